@@ -12,9 +12,9 @@ use crate::{
 };
 
 /// Extends one lease.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Renew<'a> {
-    pub(crate) id: &'a LockId,
+#[derive(Clone, Debug)]
+pub(crate) struct Renew {
+    pub(crate) id: LockId,
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     /// Zero: only look whether it is still ours.

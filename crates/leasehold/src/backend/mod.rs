@@ -64,7 +64,7 @@ pub(crate) trait LockSteps {
     fn release(&self, step: Release) -> Reply<ReleaseReply>;
 
     /// Extends leases that are still ours. One answer per entry, in order.
-    fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
+    fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>>;
 
     /// Lets a lease end at least `lease_ms` from now. Returns how much of it is left then, at least; `None` if it is not ours.
     fn extend(&self, step: Extend) -> Reply<Option<Duration>>;
@@ -102,7 +102,7 @@ pub(crate) trait LockSteps {
     }
 
     /// Extends leases that are still ours, and waits until those have them that the policy names. One answer per entry, in order.
-    fn confirm(&self, _batch: &[Renew<'_>], _policy: Durability) -> Reply<Vec<Confirmation>> {
+    fn confirm(&self, _batch: &[Renew], _policy: Durability) -> Reply<Vec<Confirmation>> {
         Box::pin(std::future::ready(Err(cannot_confirm())))
     }
 

@@ -115,7 +115,7 @@ async fn acknowledge(hold: &Arc<Hold>) -> Result<Option<Missed>, Cause> {
     loop {
         let sent = env.clock.now();
         let renew = Renew {
-            id: hold.id(),
+            id: hold.id().clone(),
             access: spec.access,
             lease: hold.lease,
             lease_ms: spec.lease_ms(),

@@ -171,31 +171,23 @@ impl LockSteps for Memory {
         })
     }
 
-    fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
-        let batch: Vec<_> = batch
+    fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>> {
+        let batch: Vec<Renew> = batch
             .iter()
-            .map(|renew| {
-                let id = renew.id.clone().on_server();
-                (id, renew.access, renew.lease, renew.lease_ms)
+            .map(|renew| Renew {
+                id: renew.id.clone().on_server(),
+                ..renew.clone()
             })
             .collect();
         let what = what!(
             Renew,
             batch
                 .iter()
-                .map(|(id, _, lease, _)| (id.name.shared(), lease.get())),
+                .map(|renew| (renew.id.name.shared(), renew.lease.get())),
             batch.clone()
         );
         self.step(what, move |store, client| {
-            let answers = batch.iter().map(|(id, access, lease, lease_ms)| {
-                let renew = Renew {
-                    id,
-                    access: *access,
-                    lease: *lease,
-                    lease_ms: *lease_ms,
-                };
-                store.renew(client, &renew)
-            });
+            let answers = batch.iter().map(|renew| store.renew(client, renew));
             Ok(answers.collect())
         })
     }

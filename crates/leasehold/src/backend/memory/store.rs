@@ -268,9 +268,9 @@ impl Store {
         self.held_by_others(id)
     }
 
-    pub(crate) fn renew(&mut self, client: &Arc<str>, renew: &Renew<'_>) -> Renewal {
+    pub(crate) fn renew(&mut self, client: &Arc<str>, renew: &Renew) -> Renewal {
         let ends = self.clock + Duration::from_millis(renew.lease_ms);
-        match self.ours(client, renew.id, renew.lease) {
+        match self.ours(client, &renew.id, renew.lease) {
             Some(held) => {
                 held.ends = held.ends.max(ends);
                 Renewal::Extended

@@ -177,7 +177,7 @@ impl LockSteps for Quorum {
         Box::pin(release::release(self.parts.clone(), step))
     }
 
-    fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>> {
         renew::renew(self.parts.clone(), batch)
     }
 

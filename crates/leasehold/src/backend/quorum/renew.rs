@@ -12,36 +12,27 @@ use super::{
 use crate::{
     backend::{Acquire, Extend, Failure, Renew, Renewal, Reply},
     clock::Tick,
-    kind::Access,
-    name::LockId,
-    owner::LeaseId,
 };
 
 use super::round::Failures;
 
 /// One hold of a batch, and what the servers have said of it.
 struct Entry {
-    id: LockId,
-    access: Access,
-    lease: LeaseId,
-    lease_ms: u64,
+    renew: Renew,
     extended: usize,
     /// These say that it is not ours.
     not_ours: Vec<usize>,
 }
 
 /// A batch, to all servers that can be reached; those in quarantine, too, whose votes come back so.
-pub(super) fn renew(parts: Parts, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+pub(super) fn renew(parts: Parts, batch: &[Renew]) -> Reply<Vec<Renewal>> {
     let servers = Arc::clone(&parts.servers);
     let asked = (0..servers.len()).filter(|at| servers.is_reachable(*at));
     let replies: Vec<(usize, Reply<Vec<Renewal>>)> = asked
         .map(|at| (at, servers.at(at).backend.renew(batch)))
         .collect();
     let entries = batch.iter().map(|renew| Entry {
-        id: renew.id.clone(),
-        access: renew.access,
-        lease: renew.lease,
-        lease_ms: renew.lease_ms,
+        renew: renew.clone(),
         extended: 0,
         not_ours: Vec::new(),
     });
@@ -56,7 +47,10 @@ async fn collect(
 ) -> Result<Vec<Renewal>, Failure> {
     let servers = &parts.servers;
     let sent = parts.now();
-    let shortest = entries.iter().map(|it| it.lease_ms).filter(|it| *it > 0);
+    let shortest = entries
+        .iter()
+        .map(|it| it.renew.lease_ms)
+        .filter(|it| *it > 0);
     let shortest = shortest.min().map_or(Duration::MAX, Duration::from_millis);
     let mut round = Round::new(servers, servers.timeout(shortest));
     for (at, reply) in replies {
@@ -98,14 +92,14 @@ impl Entry {
         match renewal {
             Renewal::Extended if may_vote => {
                 self.extended += 1;
-                if self.lease_ms > 0 {
-                    let lease = Duration::from_millis(self.lease_ms);
-                    parts.ballots.extended(self.lease, at, sent, lease);
+                if self.renew.lease_ms > 0 {
+                    let lease = Duration::from_millis(self.renew.lease_ms);
+                    parts.ballots.extended(self.renew.lease, at, sent, lease);
                 }
             }
             Renewal::Lost => {
                 self.not_ours.push(at);
-                parts.ballots.lost(self.lease, at);
+                parts.ballots.lost(self.renew.lease, at);
             }
             Renewal::Extended | Renewal::Shortened(_) | Renewal::Unknown => {}
         }
@@ -123,7 +117,7 @@ impl Entry {
         } else if self.not_ours.is_empty() {
             return Renewal::Unknown;
         } else {
-            match ballots.end(self.lease, servers.need()) {
+            match ballots.end(self.renew.lease, servers.need()) {
                 // Also if that is over: too few servers have said that another has it.
                 Some(end) => Renewal::Shortened(stated(end, sent)),
                 None => return Renewal::Lost,
@@ -140,15 +134,21 @@ impl Entry {
         let Parts {
             servers, ballots, ..
         } = parts;
-        if self.lease_ms == 0 || !ballots.asks_again(self.lease, at) {
+        let Renew {
+            access,
+            lease,
+            lease_ms,
+            ..
+        } = self.renew;
+        if lease_ms == 0 || !ballots.asks_again(lease, at) {
             return;
         }
-        let (lease, sent) = (self.lease, parts.now());
+        let sent = parts.now();
         let step = Acquire {
-            id: self.id.clone(),
-            access: self.access,
+            id: self.renew.id.clone(),
+            access,
             lease,
-            lease_ms: self.lease_ms,
+            lease_ms,
             place: None,
             permits: None,
         };

@@ -8,7 +8,6 @@
 
 mod able;
 mod batch;
-mod lease;
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,8 +24,6 @@ use crate::{
     durability::{Durability, Missed},
     home::{Home, ThreadGone},
 };
-
-use lease::{BatchEntry, Unconfirmed};
 
 /// The connections of a client that confirm.
 pub(super) struct DurableConnections {
@@ -48,6 +45,14 @@ struct DurableConnection {
     home: Home,
     timeout: Duration,
     state: Mutex<ConnectionWork>,
+}
+
+/// Leases that are confirmed together, for one caller. Of a cluster they are in one slot.
+struct BatchEntry {
+    leases: Vec<Renew>,
+    /// The node has not got their slot yet.
+    asks: bool,
+    answer: oneshot::Sender<Result<Vec<Confirmation>, Failure>>,
 }
 
 #[derive(Default)]
@@ -104,13 +109,13 @@ impl DurableConnections {
     /// See [`LockSteps::confirm`](crate::backend::LockSteps::confirm).
     pub(super) fn confirm(
         &self,
-        batch: &[Renew<'_>],
+        batch: &[Renew],
         policy: Durability,
         asks: bool,
     ) -> Reply<Vec<Confirmation>> {
         let (answer, answered) = oneshot::channel();
         self.connection(policy).join(BatchEntry {
-            leases: batch.iter().map(Unconfirmed::of).collect(),
+            leases: batch.to_vec(),
             asks,
             answer,
         });

@@ -265,7 +265,7 @@ impl LockSteps for Redis {
         })
     }
 
-    fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>> {
         let Some(first) = batch.first() else {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         };
@@ -275,9 +275,9 @@ impl LockSteps for Redis {
         }
         let asked = batch.len();
         let of_kinds = LockKind::ALL.map(|kind| {
-            let of_kind = batch.iter().enumerate();
+            let of_kind = batch.iter().cloned().enumerate();
             let of_kind = of_kind.filter(|(_, renew)| renew.id.kind == kind);
-            let (at, renews): (Vec<usize>, Vec<Renew<'_>>) = of_kind.unzip();
+            let (at, renews): (Vec<usize>, Vec<Renew>) = of_kind.unzip();
             let answer = (!at.is_empty()).then(|| wire(kind).renew(&self.caller, &renews));
             async move { (at, OptionFuture::from(answer).await) }
         });
@@ -342,7 +342,7 @@ impl LockSteps for Redis {
         wire(step.id.kind).keep(&self.caller, step)
     }
 
-    fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Vec<Confirmation>> {
+    fn confirm(&self, batch: &[Renew], policy: Durability) -> Reply<Vec<Confirmation>> {
         match &self.durable {
             Some(connections) => connections.confirm(batch, policy, self.caller.asks),
             None => Box::pin(std::future::ready(Err(backend::cannot_confirm()))),

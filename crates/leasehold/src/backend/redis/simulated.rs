@@ -182,7 +182,7 @@ impl LockSteps for Simulated {
         both!(self, release, step)
     }
 
-    fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>> {
         self.both(self.redis.renew(batch), self.memory.renew(batch))
     }
 

@@ -794,9 +794,9 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    pub(crate) fn renew<'a>(&self, hold: &'a Hold) -> backend::Renew<'a> {
+    pub(crate) fn renew(&self, hold: &Hold) -> backend::Renew {
         backend::Renew {
-            id: hold.id(),
+            id: hold.id().clone(),
             access: self.access,
             lease: hold.lease,
             lease_ms: self.lease_ms,

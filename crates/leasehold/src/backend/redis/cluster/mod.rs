@@ -259,7 +259,7 @@ impl LockSteps for Cluster {
         again::release(&self.shared, step)
     }
 
-    fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>> {
         renew::renew(&self.shared, batch)
     }
 
@@ -342,7 +342,7 @@ impl LockSteps for Cluster {
         )
     }
 
-    fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Vec<Confirmation>> {
+    fn confirm(&self, batch: &[Renew], policy: Durability) -> Reply<Vec<Confirmation>> {
         renew::confirm(&self.shared, batch, policy)
     }
 

@@ -12,26 +12,16 @@ use super::{
 use crate::{
     backend::{Confirmation, Failure, LockSteps, Renew, Renewal, Reply, redis::Redis},
     durability::Durability,
-    kind::{Access, LockKind},
+    kind::LockKind,
     name::LockId,
-    owner::LeaseId,
 };
 
-/// A renewal that may be sent again.
-#[derive(Clone)]
-struct OwnedRenew {
-    id: LockId,
-    access: Access,
-    lease: LeaseId,
-    lease_ms: u64,
-}
-
 /// Renewals of one kind in one slot, by their places in the batch.
-type SlotGroup = Vec<(usize, OwnedRenew)>;
+type SlotGroup = Vec<(usize, Renew)>;
 
-pub(super) fn renew(shared: &Arc<ClusterCore>, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+pub(super) fn renew(shared: &Arc<ClusterCore>, batch: &[Renew]) -> Reply<Vec<Renewal>> {
     let way = RenewStep {
-        step: Arc::new(|redis: &Redis, batch: &[Renew<'_>]| redis.renew(batch)),
+        step: Arc::new(|redis: &Redis, batch: &[Renew]| redis.renew(batch)),
         none: Renewal::Unknown,
         renewal: |answer| answer,
         late: LATE,
@@ -42,11 +32,11 @@ pub(super) fn renew(shared: &Arc<ClusterCore>, batch: &[Renew<'_>]) -> Reply<Vec
 /// What was not acknowledged at one node, since it has not got the slot any more, is asked for at the one that has.
 pub(super) fn confirm(
     shared: &Arc<ClusterCore>,
-    batch: &[Renew<'_>],
+    batch: &[Renew],
     policy: Durability,
 ) -> Reply<Vec<Confirmation>> {
     let way = RenewStep {
-        step: Arc::new(move |redis: &Redis, batch: &[Renew<'_>]| redis.confirm(batch, policy)),
+        step: Arc::new(move |redis: &Redis, batch: &[Renew]| redis.confirm(batch, policy)),
         none: Confirmation::NONE,
         renewal: |answer| &mut answer.renewal,
         // Replicas, and disks, may take their time.
@@ -55,7 +45,7 @@ pub(super) fn confirm(
     by_slot(shared, batch, &way)
 }
 
-type AskNode<T> = dyn Fn(&Redis, &[Renew<'_>]) -> Reply<Vec<T>> + Send + Sync;
+type AskNode<T> = dyn Fn(&Redis, &[Renew]) -> Reply<Vec<T>> + Send + Sync;
 
 /// How a node is asked for renewals.
 #[derive(Clone)]
@@ -70,19 +60,13 @@ struct RenewStep<T> {
 
 fn by_slot<T: Clone + Send + Sync + 'static>(
     shared: &Arc<ClusterCore>,
-    batch: &[Renew<'_>],
+    batch: &[Renew],
     way: &RenewStep<T>,
 ) -> Reply<Vec<T>> {
     let mut groups: BTreeMap<(u16, LockKind), SlotGroup> = BTreeMap::new();
     for (at, renew) in batch.iter().enumerate() {
-        let owned = OwnedRenew {
-            id: renew.id.clone(),
-            access: renew.access,
-            lease: renew.lease,
-            lease_ms: renew.lease_ms,
-        };
         let group = groups.entry((slot(renew.id.name.wire()), renew.id.kind));
-        group.or_default().push((at, owned));
+        group.or_default().push((at, renew.clone()));
     }
     let mut renewals = vec![way.none.clone(); batch.len()];
     // All are on their way before the first answer is awaited, and so in one write for each node.
@@ -117,11 +101,7 @@ async fn group_of<T: Clone + Send + Sync + 'static>(
 ) -> Vec<(usize, Result<T, Failure>)> {
     let places: Vec<usize> = group.iter().map(|(at, _)| *at).collect();
     let has_several = group.iter().any(|(_, renew)| renew.id != group[0].1.id);
-    match send(&shared, slot, group.clone(), &way).await {
-        Ok(renewals) => places
-            .into_iter()
-            .zip(renewals.into_iter().map(Ok))
-            .collect(),
+    match send(&shared, slot, renewals_of(&group), &way).await {
         // The slot is being moved: some of these names are at one node, and some at the other.
         Err(Failure::NotNow(_)) if has_several => {
             let mut by_name: BTreeMap<LockId, SlotGroup> = BTreeMap::new();
@@ -132,14 +112,18 @@ async fn group_of<T: Clone + Send + Sync + 'static>(
                     .push((at, renew));
             }
             let each = by_name.into_values().map(async |of_name| {
-                let places: Vec<usize> = of_name.iter().map(|(at, _)| *at).collect();
-                let answer = send(&shared, slot, of_name, &way).await;
-                answers_of(places, answer)
+                let answer = send(&shared, slot, renewals_of(&of_name), &way).await;
+                let places = of_name.into_iter().map(|(at, _)| at);
+                answers_of(places.collect(), answer)
             });
             join_all(each).await.into_iter().flatten().collect()
         }
-        Err(failure) => answers_of(places, Err(failure)),
+        answer => answers_of(places, answer),
     }
+}
+
+fn renewals_of(group: &[(usize, Renew)]) -> Vec<Renew> {
+    group.iter().map(|(_, renew)| renew.clone()).collect()
 }
 
 fn answers_of<T>(
@@ -161,7 +145,7 @@ fn answers_of<T>(
 async fn send<T: Clone + Send + Sync + 'static>(
     shared: &Arc<ClusterCore>,
     slot: u16,
-    group: SlotGroup,
+    renewals: Vec<Renew>,
     way: &RenewStep<T>,
 ) -> Result<Vec<T>, Failure> {
     let RenewStep {
@@ -176,18 +160,7 @@ async fn send<T: Clone + Send + Sync + 'static>(
         patience: Duration::ZERO,
         late,
     };
-    let step = move |redis: &Redis| {
-        let renews: Vec<Renew<'_>> = group
-            .iter()
-            .map(|(_, renew)| Renew {
-                id: &renew.id,
-                access: renew.access,
-                lease: renew.lease,
-                lease_ms: renew.lease_ms,
-            })
-            .collect();
-        step(redis, &renews)
-    };
+    let step = move |redis: &Redis| step(redis, &renewals);
     let NodeAnswer {
         mut value, asked, ..
     } = shared.send_openly(way, step).await?;

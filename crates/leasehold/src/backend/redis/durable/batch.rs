@@ -2,7 +2,7 @@
 
 use redis::{RedisResult, Value};
 
-use super::lease::{BatchEntry, Unconfirmed};
+use super::BatchEntry;
 use crate::{
     backend::{
         Failure, Renew, Renewal,
@@ -21,14 +21,14 @@ const SCRIPT_MOST: usize = 200;
 
 /// The scripts that renew all of these, and where each lease stands in their answers, one entry after the other.
 pub(super) fn calls(caller: &Caller, entries: &[BatchEntry]) -> (Vec<Call>, Vec<Vec<usize>>) {
-    let leases: Vec<&Unconfirmed> = entries.iter().flat_map(|entry| &entry.leases).collect();
+    let leases: Vec<&Renew> = entries.iter().flat_map(|entry| &entry.leases).collect();
     let (mut calls, mut order) = (Vec::new(), Vec::new());
     let mut add = |places: std::ops::Range<usize>, asks: bool| {
         for kind in LockKind::ALL {
             let of_kind = places.clone().filter(|at| leases[*at].id.kind == kind);
             let of_kind: Vec<usize> = of_kind.collect();
             for some in of_kind.chunks(SCRIPT_MOST) {
-                let batch: Vec<Renew<'_>> = some.iter().map(|at| leases[*at].renew()).collect();
+                let batch: Vec<Renew> = some.iter().map(|at| later(leases[*at])).collect();
                 if let Some(call) = wire(kind).renewal(caller, &batch) {
                     calls.push(if asks { call.asking() } else { call });
                     order.push(some.to_vec());
@@ -48,6 +48,15 @@ pub(super) fn calls(caller: &Caller, entries: &[BatchEntry]) -> (Vec<Call>, Vec<
         add(0..leases.len(), false);
     }
     (calls, order)
+}
+
+/// A permit that was taken in this very millisecond would not be written again, and `WAIT` would wait for nothing. Its end is never moved nearer (B2).
+fn later(renew: &Renew) -> Renew {
+    let later = u64::from(renew.id.kind == LockKind::LeasedSemaphore && renew.lease_ms > 0);
+    Renew {
+        lease_ms: renew.lease_ms + later,
+        ..renew.clone()
+    }
 }
 
 /// The answers of these scripts, in the order of the leases.

@@ -122,7 +122,7 @@ impl ExclusiveWire {
         call
     }
 
-    fn renewed(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Call {
+    fn renewed(&'static self, caller: &Caller, batch: &[Renew]) -> Call {
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
         let mut call = Call::new(&self.renew, batch.len(), batch.len() + 2, names);
         for renew in batch {
@@ -248,7 +248,7 @@ impl Wire for ExclusiveWire {
         caller.call(call, move |reply| self.released(reply, next_ms))
     }
 
-    fn renewal(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Option<Call> {
+    fn renewal(&'static self, caller: &Caller, batch: &[Renew]) -> Option<Call> {
         Some(self.renewed(caller, batch))
     }
 
@@ -264,7 +264,7 @@ impl Wire for ExclusiveWire {
         if self.kind == LockKind::PlainMutex {
             // The string has no room for a count: the server is asked only whether the hold is there.
             let look = Renew {
-                id: &step.id,
+                id: step.id,
                 access: step.access,
                 lease: step.lease,
                 lease_ms: 0,

@@ -116,7 +116,7 @@ impl Wire for FairMutexWire {
         caller.call(call, move |reply| kept(reply, &leases))
     }
 
-    fn renewal(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Option<Call> {
+    fn renewal(&'static self, caller: &Caller, batch: &[Renew]) -> Option<Call> {
         MUTEX.renewal(caller, batch)
     }
 

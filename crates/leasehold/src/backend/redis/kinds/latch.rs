@@ -73,7 +73,7 @@ impl Wire for LatchWire {
         not_held()
     }
 
-    fn renewal(&'static self, _caller: &Caller, _batch: &[Renew<'_>]) -> Option<Call> {
+    fn renewal(&'static self, _caller: &Caller, _batch: &[Renew]) -> Option<Call> {
         None
     }
 

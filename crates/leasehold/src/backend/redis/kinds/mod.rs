@@ -111,9 +111,9 @@ pub(super) trait Wire: Sync {
     fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply>;
 
     /// All of this kind. Its reply is read by [`renewals`]. `None`: its leases have no end.
-    fn renewal(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Option<Call>;
+    fn renewal(&'static self, caller: &Caller, batch: &[Renew]) -> Option<Call>;
 
-    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renew(&'static self, caller: &Caller, batch: &[Renew]) -> Reply<Vec<Renewal>> {
         let asked = batch.len();
         match self.renewal(caller, batch) {
             Some(call) => caller.call(call, move |reply| renewals(reply, asked)),

@@ -208,7 +208,7 @@ impl Wire for RwLockWire {
         })
     }
 
-    fn renewal(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Option<Call> {
+    fn renewal(&'static self, caller: &Caller, batch: &[Renew]) -> Option<Call> {
         let asked = batch.len();
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
         let mut call = Call::new(&RENEW, asked, asked + 2, names);

@@ -90,7 +90,7 @@ impl Wire for SemaphoreWire {
     }
 
     /// The server knows of no hold, so nothing there could end it.
-    fn renewal(&'static self, _caller: &Caller, _batch: &[Renew<'_>]) -> Option<Call> {
+    fn renewal(&'static self, _caller: &Caller, _batch: &[Renew]) -> Option<Call> {
         None
     }
 

@@ -331,7 +331,7 @@ async fn renew(
             watchdog.look_at(hold, *end);
         }
     }
-    let asked: Vec<Renew<'_>> = due.iter().map(|(due, hold)| due.renew(hold)).collect();
+    let asked: Vec<Renew> = due.iter().map(|(due, hold)| due.renew(hold)).collect();
     // Finished in the background after its time, so that the connection learns of its silence.
     let renewing = durable::renewals(env, &asked, policy);
     let mut answer = env.finish(renewing);
