@@ -50,7 +50,7 @@ impl World {
         shared.count(label(kind));
         drop(shared);
         // A quorum's servers are asked as often each.
-        if server == 0 {
+        if server == 0 || self.config.nodes > 0 {
             self.watch
                 .sent(client, now, &mut self.processes, &self.shared);
         }
@@ -124,7 +124,7 @@ impl World {
 
     /// Which of a quorum, in a trace.
     pub fn of_server(&self, server: u8, before: &str) -> String {
-        if self.is_quorum() {
+        if self.is_quorum() || self.config.nodes > 0 {
             format!("{before}{server}")
         } else {
             String::new()
@@ -204,18 +204,21 @@ impl World {
 
     /// A message arrives.
     pub fn arrive(&mut self, id: u64) {
+        let Some(server) = self.messages.get(&id).map(Message::server) else {
+            return;
+        };
+        let (at, of_lane) = (usize::from(server), self.of_lane(server));
         let Some(message) = self.messages.get_mut(&id) else {
             return;
         };
         let client = message.client;
-        let server = &self.servers[usize::from(message.server())];
-        if server.is_gone {
+        if self.servers[of_lane].is_gone {
             self.messages.remove(&id);
             return;
         }
-        if !message.is_to_client() && server.paused_until > self.now {
+        if !message.is_to_client() && self.paused[at] > self.now {
             // In the order of sending, also if it stood still more than once: a server reads each connection in its order.
-            message.due = server.paused_until + id % MS;
+            message.due = self.paused[at] + id % MS;
             let due = message.due;
             self.at(due, Event::Message(id));
             return;
@@ -279,7 +282,7 @@ impl World {
         let count = latch::before(self, asked);
         let free = permits::before(self, asked);
         self.trouble(asked, true);
-        let at = usize::from(asked.server);
+        let at = self.of_lane(asked.server);
         let (answer, hints) = asked.request.lock().execute(&self.servers[at].memory);
         self.trouble(asked, false);
         let mut seen = mem::take(&mut self.seen);
@@ -431,7 +434,8 @@ impl World {
         let client = number_of(&LETTERS, &hint.client);
         let lane = *self.processes[usize::from(client)].lane(server, true);
         let faults = self.config.faults.clone();
-        let lost = self.chance(Point::Hint, client, faults.lost_hint).is_some();
+        // An end of a subscription comes on a connection as all else does: it is lost only with that.
+        let lost = !hint.ends && self.chance(Point::Hint, client, faults.lost_hint).is_some();
         if lost || lane.down_until > self.now {
             if let Some(lease) = hint.granted {
                 self.watch.unheard.insert((client, lease));
@@ -455,10 +459,13 @@ impl World {
                     "client {letter}  is woken: {} was given to #{lease}",
                     hint.name
                 ),
+                None if hint.ends => {
+                    format!("client {letter}  hears no more of {} there", hint.name)
+                }
                 None => format!("client {letter}  is woken: {} may be free", hint.name),
             });
             if let Some(lease) = hint.granted {
-                let held = self.servers[usize::from(server)].holders(&hint.name);
+                let held = self.servers[self.of_lane(server)].holders(&hint.name);
                 let still = held.iter().any(|held| held.lease == lease);
                 shared.count(if still {
                     "seen: grant heard"
@@ -501,5 +508,6 @@ fn label(kind: Kind) -> &'static str {
         Kind::Permits => "sent: permits",
         Kind::Write | Kind::Read => "sent: data under a fence",
         Kind::Downgrade => "sent: downgrade",
+        Kind::Table => "sent: slots",
     }
 }

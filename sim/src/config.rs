@@ -17,6 +17,7 @@ pub const SECOND: u64 = 1_000 * MS;
 static TROUBLE: AtomicBool = AtomicBool::new(false);
 static BACKEND: AtomicU8 = AtomicU8::new(0);
 static QUORUM: AtomicU8 = AtomicU8::new(1);
+static NODES: AtomicU8 = AtomicU8::new(0);
 
 /// On what the worlds of this process are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,11 @@ pub fn set_backend(backend: Backend) {
 /// So many servers has each world; of more than one a majority decides.
 pub fn set_quorum(servers: u8) {
     QUORUM.store(servers, Ordering::Relaxed);
+}
+
+/// So many nodes has the cluster of each world; 0: there is none.
+pub fn set_nodes(nodes: u8) {
+    NODES.store(nodes, Ordering::Relaxed);
 }
 
 /// Whether, in worlds on scripts, the server may be out of memory for a while, and refuse single commands.
@@ -79,6 +85,8 @@ pub struct Faults {
     pub shutdowns: u32,
     /// Servers of a quorum that die for good.
     pub gone: u32,
+    /// Slots of a cluster that move, and nodes that are replaced while they stand still.
+    pub moves: u32,
 }
 
 impl Faults {
@@ -157,6 +165,8 @@ pub struct Config {
     pub several: f64,
     /// Of more than one, a majority decides.
     pub servers: u8,
+    /// Of a cluster; 0: there is none.
+    pub nodes: u8,
     /// No lease on a quorum is longer.
     pub longest: u64,
 }
@@ -201,6 +211,7 @@ impl Config {
             hold: pick_f(r, &[0.05, 0.3, 1.0, 2.0]),
             several: 0.0,
             servers: QUORUM.load(Ordering::Relaxed),
+            nodes: NODES.load(Ordering::Relaxed),
             longest: 0,
         };
         config.faults = faults(r);
@@ -260,6 +271,8 @@ impl Config {
         }
         if config.servers > 1 {
             config.on_quorum();
+        } else if config.nodes > 0 {
+            config.on_cluster();
         }
         config
     }
@@ -297,6 +310,30 @@ impl Config {
         }
     }
 
+    /// What a cluster has not, and what it has more of.
+    fn on_cluster(&mut self) {
+        let mut r = Rng::with_seed(mix(self.seed, 0x00C1_0572));
+        (self.on_scripts, self.trouble) = (true, false);
+        self.kind = match r.u32(0..12) {
+            0..=3 => LockKind::Mutex,
+            4..=5 => LockKind::FencedMutex,
+            6..=7 => LockKind::RwLock,
+            8..=9 => LockKind::LeasedSemaphore,
+            10 => LockKind::PlainMutex,
+            _ => LockKind::SpinMutex,
+        };
+        self.several = 0.0;
+        self.clients = self.clients.max(2);
+        self.names = r.u8(1..=3);
+        let faults = &mut self.faults;
+        // A slot moves with its data.
+        faults.restarts = 0;
+        faults.moves = r.u32(0..=6);
+        if r.f64() < 0.3 {
+            faults.pauses = r.u32(1..=3);
+        }
+    }
+
     /// For how long a server that has restarted has no vote, at most.
     pub fn quarantine(&self) -> u64 {
         self.longest + self.longest / 50 + 10 * MS
@@ -309,6 +346,7 @@ impl Config {
             self.seed,
             if self.on_scripts { "scripts" } else { "memory" },
             match self.servers {
+                0 | 1 if self.nodes > 0 => format!(", a cluster of {}", self.nodes),
                 0 | 1 => String::new(),
                 all => format!(", a majority of {all}"),
             },

@@ -76,7 +76,7 @@ impl World {
         self.note(client, "fault: thawed", || {
             format!("client {} goes on", LETTERS[usize::from(client)])
         });
-        let mut later = vec![0; 2 * self.servers.len()];
+        let mut later = vec![0; 2 * self.paused.len()];
         if let Some(mut r) = self.chance(Point::Thaw, client, 0.7) {
             let which = r.usize(0..later.len());
             later[which] = match r.u32(0..3) {
@@ -106,7 +106,7 @@ impl World {
 
     /// A connection breaks. Messages under way are lost, or arrive much later without a receiver.
     pub fn cut(&mut self, client: u8, server: u8, subscription: bool) {
-        if self.servers[usize::from(server)].is_gone {
+        if self.servers[self.of_lane(server)].is_gone {
             return;
         }
         if self.healed_at.is_some() || self.processes[usize::from(client)].life == Life::Unborn {
@@ -162,10 +162,11 @@ impl World {
             self.strand(message);
         }
         if subscription {
-            let server_of_it = &self.servers[usize::from(server)].memory;
-            server_of_it.disconnect(letter);
+            let listener = self.listener(client, server);
+            let server_of_it = &self.servers[self.of_lane(server)].memory;
+            server_of_it.disconnect(&listener);
             self.at(now + down, Event::Listen(client, server, generation));
-        } else if self.is_quorum() {
+        } else if self.is_quorum() || self.config.nodes > 0 {
             let mut known = self.outbox.known.lock();
             let known = known.entry((server, letter.to_owned())).or_default();
             known.down_until = now + down;
@@ -227,13 +228,16 @@ impl World {
         for asked in wanted {
             let name = NAMES[usize::from(asked.about[0].0)];
             // The order of the server: subscribed first, then told.
-            let memory = self.servers[usize::from(server)].memory.clone();
-            let (answer, _) = asked.request.lock().execute(&memory);
+            let memory = self.servers[self.of_lane(server)].memory.clone();
+            let (answer, told) = asked.request.lock().execute(&memory);
             let due = self.now + self.config.latency;
             let request = Arc::clone(&asked);
             self.dispatch(client, Freight::Reply { request, answer }, due);
-            let hints = memory.after_gap(LETTERS[usize::from(client)]);
-            for hint in hints.into_iter().filter(|hint| &*hint.name == name) {
+            let hints = memory.after_gap(&self.listener(client, server));
+            let hints = hints
+                .into_iter()
+                .chain(told.into_iter().filter(|hint| hint.ends));
+            for hint in hints.filter(|hint| &*hint.name == name) {
                 self.dispatch(client, Freight::Hint { hint, server }, due);
             }
         }
@@ -265,8 +269,11 @@ impl World {
             format!("client {letter} dies, and {how}")
         });
         if closed {
-            for server in &self.servers {
-                server.memory.disconnect(letter);
+            for lane in (0..).take(self.paused.len()) {
+                let listener = self.listener(client, lane);
+                self.servers[self.of_lane(lane)]
+                    .memory
+                    .disconnect(&listener);
             }
         }
         let mut shared = self.shared.lock();
@@ -287,7 +294,7 @@ impl World {
         } else {
             time
         };
-        let paused = &mut self.servers[usize::from(server)].paused_until;
+        let paused = &mut self.paused[usize::from(server)];
         *paused = (*paused).max(self.now + time);
         let which = self.of_server(server, " ");
         for client in 0..self.config.clients {
@@ -429,9 +436,8 @@ impl World {
             shared.healed = true;
             shared.dice.quiet = true;
         }
-        for server in &mut self.servers {
-            server.paused_until = self.now;
-        }
+        self.paused.fill(self.now);
+        self.end_moves();
         for known in self.outbox.known.lock().values_mut() {
             known.down_until = match known.down_until {
                 u64::MAX => u64::MAX, // gone for good
@@ -457,7 +463,7 @@ impl World {
                     // Later messages must not overtake those moved above.
                     (lane.last_in, lane.last_out) = (soon, soon);
                 }
-                if self.servers[usize::from(server)].is_gone {
+                if self.config.nodes == 0 && self.servers[usize::from(server)].is_gone {
                     continue;
                 }
                 let [commands, subscription] = lanes;

@@ -4,6 +4,7 @@
 
 pub mod carry;
 pub mod changes;
+pub mod cluster;
 pub mod config;
 pub mod dice;
 pub mod faults;

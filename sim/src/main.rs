@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use leasehold_sim::{
-    config::{Backend, set_backend, set_quorum, set_trouble},
+    config::{Backend, set_backend, set_nodes, set_quorum, set_trouble},
     invariants::{Asked, l4},
     keys, panics, report,
     runner::{Job, run_all},
@@ -64,6 +64,9 @@ struct Args {
     /// So many servers, of which a majority decides; each is memory.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
     quorum: u8,
+    /// A cluster of so many nodes, on the real scripts, with slots that move and nodes that are replaced.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9), conflicts_with_all = ["quorum", "backend", "trouble"])]
+    cluster: u8,
 }
 
 #[derive(Clone)]
@@ -97,6 +100,10 @@ impl Args {
         if self.quorum > 1 {
             again.push_str(" --quorum ");
             again.push_str(&self.quorum.to_string());
+        }
+        if self.cluster > 0 {
+            again.push_str(" --cluster ");
+            again.push_str(&self.cluster.to_string());
         }
         if self.replace.is_some() {
             again += " --replace (as before)";
@@ -139,6 +146,7 @@ fn main() -> ExitCode {
     set_backend(args.backend);
     set_trouble(args.trouble);
     set_quorum(args.quorum);
+    set_nodes(args.cluster);
     if let Some(Texts(texts)) = &args.replace {
         keys::replace(texts.clone());
     }

@@ -20,7 +20,6 @@ pub struct Server {
     pub memory: MemoryServer,
     /// How fast its clock runs, in parts of a million of the world's.
     rate: u64,
-    pub paused_until: u64,
     /// When it lost its data last.
     pub forgot_at: u64,
     /// For good.
@@ -34,7 +33,6 @@ impl Server {
         Server {
             memory,
             rate,
-            paused_until: 0,
             forgot_at: 0,
             is_gone: false,
             forgotten: Vec::new(),
@@ -92,6 +90,25 @@ impl World {
     /// That of a world that has one.
     pub fn server(&self) -> &MemoryServer {
         &self.servers[0].memory
+    }
+
+    /// The one whose data stands behind a way: the nodes of a cluster share it.
+    pub fn of_lane(&self, lane: u8) -> usize {
+        if self.config.nodes > 0 {
+            0
+        } else {
+            usize::from(lane)
+        }
+    }
+
+    /// What a client is called that listens there.
+    pub fn listener(&self, client: u8, lane: u8) -> String {
+        let letter = World::letter(client);
+        if self.config.nodes > 0 {
+            format!("{letter}@{lane}")
+        } else {
+            letter.to_owned()
+        }
     }
 
     pub fn is_quorum(&self) -> bool {

@@ -41,6 +41,17 @@ pub struct Wire {
 }
 
 impl Wire {
+    /// To a node of a cluster, or the one server of a world.
+    pub fn to(outbox: &Arc<Outbox>, server: u8) -> Wire {
+        Wire {
+            outbox: Arc::clone(outbox),
+            server,
+            called: None,
+        }
+    }
+}
+
+impl Wire {
     fn known(&self, client: &str) -> Known {
         let known = self.outbox.known.lock();
         let known = known.get(&(self.server, client.to_owned())).copied();

@@ -44,6 +44,14 @@ pub enum Event {
     Epoch(u8, u8),
     /// A server is dead for good.
     Gone(u8),
+    /// The slot of a name moves to a node of the cluster.
+    Move(u8, u8),
+    /// It begins to be moved, and all of its keys are there already, or some.
+    Open(u8, u8, bool),
+    /// A node of a cluster hears who has which slot.
+    Hears(u8),
+    /// A node stands still for so long, and others take its slots.
+    Replaced(u8, u64),
     /// A client of another library takes a name for so long.
     Visit(u8, u64),
     /// It gives it back.
@@ -59,6 +67,12 @@ pub struct World {
     pub now: u64,
     pub shared: SharedWorld,
     pub servers: Vec<Server>,
+    /// Until when each server, or node of a cluster, stands still.
+    pub paused: Vec<u64>,
+    /// The slots of which names are being moved, and to which node.
+    pub moving: BTreeMap<u8, u8>,
+    /// Ends of subscriptions that a node tells when it goes on: which, when, and to whom.
+    pub ends: Vec<(u8, u64, sim::Hint)>,
     /// Of a world on scripts.
     pub keys: Option<Arc<Mutex<Keyspace>>>,
     pub outbox: Arc<Outbox>,
@@ -117,17 +131,17 @@ impl World {
         sim::enter(if config.on_scripts { FIRST_LEASE } else { 0 });
         panics::forget();
         let outbox = Arc::new(Outbox::default());
-        let wire = Wire {
-            outbox: Arc::clone(&outbox),
-            server: 0,
-            called: None,
-        };
-        let network = Arc::new(wire) as Arc<dyn sim::Network>;
+        let network = Arc::new(Wire::to(&outbox, 0)) as Arc<dyn sim::Network>;
         let keys = config
             .on_scripts
             .then(|| Arc::new(Mutex::new(Keyspace::default())));
         let server = match &keys {
             None => MemoryServer::simulated(network),
+            Some(keys) if config.nodes > 0 => {
+                let ways = (0..config.nodes)
+                    .map(|node| Arc::new(Wire::to(&outbox, node)) as Arc<dyn sim::Network>);
+                MemoryServer::simulated_cluster(Arc::clone(keys) as _, ways.collect())
+            }
             Some(keys) => MemoryServer::simulated_on(Arc::clone(keys) as _, network),
         };
         if matches!(config.kind, LockKind::LeasedSemaphore | LockKind::Semaphore) {
@@ -147,7 +161,10 @@ impl World {
         World {
             now: 0,
             shared: Arc::new(Mutex::new(shared)),
+            paused: vec![0; servers.len().max(config.nodes.into())],
             servers,
+            moving: BTreeMap::new(),
+            ends: Vec::new(),
             keys,
             outbox,
             processes: Vec::new(),
@@ -255,6 +272,10 @@ impl World {
             Event::Restart(server, with_data) => self.restart(server, with_data),
             Event::Epoch(client, server) => self.epoch(client, server),
             Event::Gone(server) => self.gone(server),
+            Event::Move(name, to) => self.moves(name, to),
+            Event::Open(name, to, is_there) => self.opens(name, to, is_there),
+            Event::Hears(node) => self.node_hears(node),
+            Event::Replaced(node, time) => self.replaced(node, time),
             Event::Visit(name, time) => self.visit(name, time),
             Event::Leave(name) => self.visitor_leaves(name),
             Event::Free(client, name, lease) => release::is_free(self, client, name, lease),
@@ -281,7 +302,8 @@ impl World {
             } else {
                 rate
             };
-            self.processes.push(Process::new(me, rate, config.servers));
+            let lanes = config.servers.max(config.nodes);
+            self.processes.push(Process::new(me, rate, lanes));
             let born = if me > 0 && r.f64() < 0.2 {
                 r.u64(0..config.chaos / 2)
             } else {
@@ -307,6 +329,7 @@ impl World {
                 let client = r.u8(0..config.clients);
                 let span = config.span(&mut r);
                 let server = match config.servers {
+                    0 | 1 if config.nodes > 0 => r.u8(0..config.nodes),
                     0 | 1 => 0,
                     all => r.u8(0..all),
                 };
@@ -339,6 +362,7 @@ impl World {
                 self.at(time, visit);
             }
         }
+        self.plan_moves();
         self.at(config.chaos, Event::Heal);
     }
 

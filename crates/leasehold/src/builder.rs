@@ -351,6 +351,9 @@ impl ClientBuilder {
             #[cfg(feature = "sim")]
             let backend: Box<dyn Backend> = match scripts {
                 None => Box::new(backend),
+                Some((scripts, sink)) if scripts.cluster().is_some() => {
+                    Box::new(redis::simulated_cluster(&scripts, &uuid, &config, sink))
+                }
                 Some((scripts, sink)) => Box::new(redis::Simulated::new(
                     backend, &scripts, &uuid, &config, sink,
                 )),

@@ -8,6 +8,12 @@
 
 use std::time::Duration;
 
+/// Instants of pauses, and of how long an answer took: nothing is believed by them. In a simulation tokio's, which it moves.
+#[cfg(not(feature = "sim"))]
+pub(crate) use std::time::Instant;
+#[cfg(feature = "sim")]
+pub(crate) use tokio::time::Instant;
+
 /// A point on a client's [`Clock`], in nanoseconds. Points of different clocks do not compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tick(u64);

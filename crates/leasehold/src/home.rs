@@ -232,9 +232,7 @@ impl TimerPlace<'_> {
             TimerPlace::Here(_) => None,
             TimerPlace::Nowhere(runtime) => Some(runtime.enter()),
         };
-        #[cfg(feature = "sim")]
-        crate::world::set_timer(end);
-        tokio::time::sleep_until(end)
+        sleep_until(end)
     }
 
     /// Whether the timer may still be polled, here and now.
@@ -245,6 +243,13 @@ impl TimerPlace<'_> {
             TimerPlace::Nowhere(_) => here().is_none(),
         }
     }
+}
+
+/// A timer of the runtime that makes it, and polls it: for tasks that live at home.
+pub(crate) fn sleep_until(end: TokioInstant) -> Sleep {
+    #[cfg(feature = "sim")]
+    crate::world::set_timer(end);
+    tokio::time::sleep_until(end)
 }
 
 #[derive(Clone, Copy)]

@@ -40,6 +40,16 @@ impl MemoryServer {
         MemoryServer::with_network(network, None)
     }
 
+    /// A cluster on the real scripts, to each of whose nodes there is a way.
+    pub fn simulated_cluster(
+        keys: Arc<Mutex<dyn ScriptServer>>,
+        ways: Vec<Arc<dyn Network>>,
+    ) -> MemoryServer {
+        let network = Arc::clone(&ways[0]);
+        let scripts = Arc::new(Scripts::of_cluster(keys, ways));
+        MemoryServer::with_network(network, Some(scripts))
+    }
+
     /// The same, on the real scripts.
     pub fn simulated_on(
         keys: Arc<Mutex<dyn ScriptServer>>,

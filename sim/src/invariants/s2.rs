@@ -15,7 +15,7 @@ use crate::{
 
 /// The holders of the names of a request.
 pub fn look(world: &World, asked: &Asked) -> Vec<Vec<Held>> {
-    let server = &world.servers[usize::from(asked.server)];
+    let server = &world.servers[world.of_lane(asked.server)];
     let held = |(name, _): &(u8, u64)| server.holders(NAMES[usize::from(*name)]);
     asked.about.iter().map(held).collect()
 }
@@ -23,7 +23,7 @@ pub fn look(world: &World, asked: &Asked) -> Vec<Vec<Held>> {
 /// Compares with the holds before the request was carried out.
 pub fn check(world: &mut World, asked: &Asked, before: Vec<Vec<Held>>) {
     for ((name, lease), before) in asked.about.iter().zip(before) {
-        let server = &world.servers[usize::from(asked.server)];
+        let server = &world.servers[world.of_lane(asked.server)];
         let after = server.holders(NAMES[usize::from(*name)]);
         let is_new = |held: &Held| {
             let mut before = before.iter();

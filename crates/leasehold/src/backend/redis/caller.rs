@@ -72,6 +72,10 @@ impl Caller {
 
     /// Asks this node which sort that is, if it is still to be chosen.
     pub(super) async fn choose(&self) -> Result<(), Failure> {
+        #[cfg(feature = "sim")]
+        if self.transport.is_some() {
+            return Ok(());
+        }
         if !self.chosen.is_made() {
             self.chosen.choose(self.commands.sharding().await?);
         }
@@ -96,21 +100,37 @@ impl Caller {
 
     /// The server is not to be used any more: those that wait for a connection are told so.
     pub(super) fn abandon(&self) {
+        #[cfg(feature = "sim")]
+        if self.transport.is_some() {
+            return;
+        }
         self.commands.connections().abandon();
     }
 
-    /// Sends a plain command.
+    /// Sends a plain command. (A simulation knows one: `CLUSTER SLOTS`.)
     pub(super) async fn command(&self, command: &redis::Cmd) -> Result<Value, Failure> {
+        #[cfg(feature = "sim")]
+        if let Some(transport) = &self.transport {
+            return transport.slots().await;
+        }
         self.commands.command(command).await
     }
 
     /// Makes the first connection now.
     pub(super) async fn connect(&self) -> Result<(), Failure> {
+        #[cfg(feature = "sim")]
+        if self.transport.is_some() {
+            return Ok(());
+        }
         self.commands.connect().await
     }
 
     /// Leases are held that will have to be renewed from home.
     pub(super) fn prepare(&self) {
+        #[cfg(feature = "sim")]
+        if self.transport.is_some() {
+            return;
+        }
         self.commands.prepare();
     }
 
@@ -121,11 +141,19 @@ impl Caller {
 
     /// No caller is left: what is under way goes on from home.
     pub(super) fn bring_home(&self) {
+        #[cfg(feature = "sim")]
+        if self.transport.is_some() {
+            return;
+        }
         self.commands.bring_home();
     }
 
     /// Why there is no connection, as long as there is none.
     pub(super) fn trouble(&self) -> Option<Cause> {
+        #[cfg(feature = "sim")]
+        if let Some(transport) = &self.transport {
+            return transport.trouble();
+        }
         self.commands.trouble()
     }
 
@@ -147,6 +175,10 @@ impl Caller {
 
     /// Whether there has ever been a connection.
     pub(super) fn has_worked(&self) -> bool {
+        #[cfg(feature = "sim")]
+        if self.transport.is_some() {
+            return true;
+        }
         self.commands.has_worked()
     }
 
@@ -158,7 +190,7 @@ impl Caller {
     ) -> Reply<T> {
         #[cfg(feature = "sim")]
         if let Some(transport) = &self.transport {
-            return transport.call(&call, read);
+            return transport.call(&call, self.asks, read);
         }
         let commands = Arc::clone(&self.commands);
         let call = call.on(self.chosen.get());
@@ -193,6 +225,10 @@ impl Caller {
 
     /// How many clients listen to a classic channel.
     pub(super) fn listeners(&self, channel: String) -> Reply<u64> {
+        #[cfg(feature = "sim")]
+        if self.transport.is_some() {
+            return Box::pin(std::future::ready(Ok(0)));
+        }
         let commands = Arc::clone(&self.commands);
         Box::pin(async move {
             let mut ask = redis::cmd("PUBSUB");
@@ -210,17 +246,29 @@ impl Caller {
 
     /// The labels that it has of clients whose uuids begin so, of one slot where it is a node.
     pub(super) fn labels_of(&self, begins: Vec<String>) -> Reply<Vec<(String, String)>> {
+        #[cfg(feature = "sim")]
+        if self.transport.is_some() {
+            return Box::pin(std::future::ready(Ok(Vec::new())));
+        }
         let commands = Arc::clone(&self.commands);
         Box::pin(async move { labels::ask_for_labels(&commands, &begins).await })
     }
 
     /// Its connections; empty: it does not tell.
     pub(super) async fn connections(&self) -> String {
+        #[cfg(feature = "sim")]
+        if self.transport.is_some() {
+            return String::new();
+        }
         labels::list_of(&self.commands).await
     }
 
     /// Writes the label of this client.
     pub(super) fn show(&self, lasts_ms: u64) -> Reply<()> {
+        #[cfg(feature = "sim")]
+        if self.transport.is_some() {
+            return Box::pin(std::future::ready(Ok(())));
+        }
         let (commands, label) = (Arc::clone(&self.commands), Arc::clone(&self.label));
         Box::pin(async move { labels::show(&commands, &label, lasts_ms).await })
     }

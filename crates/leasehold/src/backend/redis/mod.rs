@@ -41,12 +41,10 @@ mod tls_trouble;
 mod transport;
 mod unix;
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fmt, sync::Arc, time::Duration};
 
+#[cfg(feature = "sim")]
+pub(crate) use cluster::slot;
 pub(crate) use cluster::{Cluster, GivenCluster};
 pub(crate) use discovery::GivenServer;
 use futures_util::future::{OptionFuture, join_all};
@@ -55,9 +53,11 @@ pub(crate) use redis::ConnectionInfo;
 #[cfg(feature = "sim")]
 pub use redis::Value;
 #[cfg(feature = "sim")]
-pub(crate) use simulated::Simulated;
+pub(crate) use simulated::{Simulated, simulated_cluster};
 pub(crate) use target::Login;
 
+#[cfg(feature = "sim")]
+use crate::backend::simulated::request::{About, Kind};
 use crate::{
     backend::{
         self, Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure,
@@ -66,7 +66,7 @@ use crate::{
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
-    clock::Clock,
+    clock::{Clock, Instant},
     config::Config,
     durability::Durability,
     error::Error,
@@ -86,6 +86,20 @@ use kinds::wire;
 use labels::ClientLabel;
 use repeats::Repeats;
 use subscriptions::{Hearing, Subscriptions};
+
+/// In a simulation: what the request is about that is made next.
+macro_rules! about {
+    ($redis:ident, $kind:ident, $id:expr, $lease:expr, $what:expr) => {
+        #[cfg(feature = "sim")]
+        if let Some(transport) = $redis.caller.transport() {
+            transport.is_about(&$id, || About {
+                kind: Kind::$kind,
+                about: vec![($id.name.shared(), $lease)],
+                what: Box::new($what.clone()),
+            });
+        }
+    };
+}
 
 /// One client of a server.
 #[derive(Clone)]
@@ -230,6 +244,7 @@ impl Redis {
 
 impl LockSteps for Redis {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
+        about!(self, Acquire, step.id, step.lease.get(), step);
         let Some(repeats) = self.repeats.clone() else {
             return wire(step.id.kind).acquire(&self.caller, step);
         };
@@ -251,6 +266,7 @@ impl LockSteps for Redis {
         if let Some(in_a_row) = &mut step.holds {
             in_a_row.beside_unseen &= self.epochs.replicas.any();
         }
+        about!(self, Release, step.id, step.lease.get(), step);
         let Some(repeats) = self.repeats.clone() else {
             return wire(step.id.kind).release(&self.caller, step);
         };
@@ -269,6 +285,15 @@ impl LockSteps for Redis {
         let Some(first) = batch.first() else {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         };
+        #[cfg(feature = "sim")]
+        if let Some(transport) = self.caller.transport() {
+            let about = |renew: &Renew| (renew.id.name.shared(), renew.lease.get());
+            transport.is_about(&first.id, || About {
+                kind: Kind::Renew,
+                about: batch.iter().map(about).collect(),
+                what: Box::new(batch.to_vec()),
+            });
+        }
         let kind = first.id.kind;
         if batch.iter().all(|renew| renew.id.kind == kind) {
             return wire(kind).renew(&self.caller, batch);
@@ -306,19 +331,23 @@ impl LockSteps for Redis {
     }
 
     fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
+        about!(self, Extend, step.id, step.lease.get(), step);
         wire(step.id.kind).extend(&self.caller, step)
     }
 
     fn count(&self, mut step: Count) -> Reply<Counted> {
         step.listening |= self.subscriptions.is_counted(&step.id);
+        about!(self, Count, step.id, step.lease.get(), step);
         wire(step.id.kind).count(&self.caller, step)
     }
 
     fn downgrade(&self, step: Downgrade) -> Reply<bool> {
+        about!(self, Downgrade, step.id, step.lease.get(), step);
         wire(step.id.kind).downgrade(&self.caller, step)
     }
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
+        about!(self, Inspect, id, 0, "");
         wire(id.kind).inspect(&self.caller, id)
     }
 
@@ -331,6 +360,7 @@ impl LockSteps for Redis {
     }
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
+        about!(self, ForceUnlock, id, 0, "");
         wire(id.kind).force_unlock(&self.caller, id)
     }
 
@@ -378,6 +408,7 @@ impl WakeUpSteps for Redis {
 
 impl NumberSteps for Redis {
     fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
+        about!(self, Permits, id, once.number.get(), step);
         wire(id.kind).permits(&self.caller, id, step, once)
     }
 }

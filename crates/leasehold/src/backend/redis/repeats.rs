@@ -7,7 +7,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     backend::{Release, ReleaseReply, Reply},
+    clock::Instant,
     home::Home,
     name::Name,
 };

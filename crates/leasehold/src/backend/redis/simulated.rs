@@ -1,11 +1,12 @@
 //! Clients of the simulation on the real scripts: the steps are written and read as for a server, and the simulation carries them.
 
-use std::{future::poll_fn, sync::Arc, time::Duration};
+use std::{fmt, future::poll_fn, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 
 use super::{
-    Redis, Value,
+    Cluster, GivenCluster, GivenServer, Redis, Value,
     caller::Caller,
     commands::Commands,
     discovery::Discovery,
@@ -13,9 +14,9 @@ use super::{
     kinds::wire,
     labels::ClientLabel,
     silence::Silence,
-    subscriptions::{Subscriptions, wake_up},
+    subscriptions::{Elsewhere, Hearing, Subscriptions, wake_up},
     target::{Login, Target},
-    transport::Transport,
+    transport::{NodeWay, Transport},
 };
 use crate::{
     backend::{
@@ -28,7 +29,12 @@ use crate::{
             Memory, in_time,
             store::look::{Held, Snapshot},
         },
-        simulated::{keys::Looker, request::Request, scripts::Scripts},
+        simulated::{
+            cluster::PORT,
+            keys::Looker,
+            request::{Request, Step},
+            scripts::Scripts,
+        },
     },
     clock::Clock,
     config::Config,
@@ -41,13 +47,12 @@ use crate::{
 };
 
 /// One client.
-#[derive(Debug)]
 pub(crate) struct Simulated {
     redis: Redis,
     memory: Memory,
     client: Arc<str>,
     scripts: Arc<Scripts>,
-    transport: Transport,
+    steps: Arc<Mutex<Vec<Box<dyn Step>>>>,
     timeout: Duration,
 }
 
@@ -61,7 +66,7 @@ fn on_wire(client: &str) -> Arc<str> {
 
 fn caller(
     client: &Arc<str>,
-    config: &Config,
+    (label, config): (ClientLabel, &Config),
     transport: &Transport,
     sink: &Arc<dyn Sink>,
 ) -> Caller {
@@ -75,9 +80,90 @@ fn caller(
     );
     let discovery = Discovery::new(target.into(), &home, &epochs);
     let commands = Commands::new((discovery, epochs), String::new(), config, &home, outage);
-    let client = on_wire(client);
-    let label = ClientLabel::new(&client, "");
-    Caller::new(&client, label, config, commands).carried_by(transport)
+    Caller::new(client, label, config, commands).carried_by(transport)
+}
+
+/// A client of a server, or of a node, that is reached so.
+fn redis(
+    client: &Arc<str>,
+    (label, config): (ClientLabel, &Config),
+    transport: &Transport,
+    (sink, elsewhere): (Arc<dyn Sink>, Option<Arc<dyn Elsewhere>>),
+    shown: String,
+) -> Redis {
+    let on_wire = on_wire(client);
+    let caller = caller(&on_wire, (label, config), transport, &sink);
+    let heard_by = (Arc::clone(&sink), elsewhere);
+    Redis {
+        caller,
+        subscriptions: Arc::new(Subscriptions::simulated(
+            transport,
+            (client, &on_wire),
+            config,
+            heard_by,
+        )),
+        repeats: None,
+        epochs: EpochLog::new(sink, Silence::default()),
+        durable: None,
+        outage: Arc::new(Outage::new(String::new(), Clock::Boot)),
+        shown,
+    }
+}
+
+/// A client joins those on these keys, and looks at them from outside if it is the first.
+fn join(scripts: &Arc<Scripts>, client: &Arc<str>, config: &Config, sink: &Arc<dyn Sink>) {
+    scripts.joins(client);
+    scripts.look_with(|| {
+        let (at_once, on_wire) = (Transport::AtOnce(Arc::clone(scripts)), on_wire(client));
+        let label = ClientLabel::new(&on_wire, "");
+        Box::new(KeyLooker {
+            caller: caller(&on_wire, (label, config), &at_once, sink),
+        })
+    });
+}
+
+/// One client of a cluster: all that a client of a cluster is, but for its connections.
+pub(crate) fn simulated_cluster(
+    scripts: &Arc<Scripts>,
+    client: &Arc<str>,
+    config: &Config,
+    sink: Arc<dyn Sink>,
+) -> Cluster {
+    join(scripts, client, config, &sink);
+    let config = Config {
+        sharded_channels: Some(true),
+        ..config.clone()
+    };
+    let hosts = scripts.cluster().map_or(0, |cluster| cluster.ways.len());
+    let hosts: Vec<String> = (PORT..)
+        .take(hosts)
+        .map(|port| format!("127.0.0.1:{port}"))
+        .collect();
+    let url = format!("redis-cluster://{}", hosts.join(","));
+    let given = GivenCluster::parse(&url, &Login::default());
+    let given = given.and_then(Result::ok).expect("a good URL");
+    let make = {
+        let (scripts, client, config) = (Arc::clone(scripts), Arc::clone(client), config.clone());
+        move |server: GivenServer, hearing: Hearing, sink| {
+            let GivenServer::At(target) = server else {
+                unreachable!("a node has an address");
+            };
+            let (shown, (_, port)) = (target.to_string(), target.address().expect("a host"));
+            let node = u8::try_from(port - PORT).expect("one of a few nodes");
+            let way = NodeWay::new(node, &client, &scripts, config.operation_timeout);
+            let label = ClientLabel::new(&on_wire(&client), "").of_node(true);
+            let heard_by = (sink, hearing.elsewhere);
+            redis(
+                &client,
+                (label, &config),
+                &Transport::Node(way),
+                heard_by,
+                shown,
+            )
+        }
+    };
+    let label = ClientLabel::new(&on_wire(client), "");
+    Cluster::over(make, given, label, &config, sink, &Home::here())
 }
 
 impl Simulated {
@@ -89,68 +175,39 @@ impl Simulated {
         sink: Arc<dyn Sink>,
     ) -> Simulated {
         let steps = Arc::default();
-        let transport = Transport {
-            steps,
-            at_once: None,
-        };
-        let scripts = Arc::clone(scripts);
-        let at_once = Transport {
-            steps: Arc::default(),
-            at_once: Some(Arc::clone(&scripts)),
-        };
-        scripts.joins(client);
-        scripts.look_with(|| {
-            Box::new(KeyLooker {
-                caller: caller(client, config, &at_once, &sink),
-            })
-        });
-        let caller = caller(client, config, &transport, &sink);
-        let redis = Redis {
-            caller,
-            subscriptions: Arc::new(Subscriptions::simulated(
-                &transport,
-                (client, &on_wire(client)),
-                config,
-                Arc::clone(&sink),
-            )),
-            repeats: None,
-            epochs: EpochLog::new(sink, Silence::default()),
-            durable: None,
-            outage: Arc::new(Outage::new(String::new(), Clock::Boot)),
-            shown: String::new(),
-        };
+        let transport = Transport::Server(Arc::clone(&steps));
+        join(scripts, client, config, &sink);
+        let label = ClientLabel::new(&on_wire(client), "");
         Simulated {
-            redis,
+            redis: redis(
+                client,
+                (label, config),
+                &transport,
+                (sink, None),
+                String::new(),
+            ),
             memory,
             client: Arc::clone(client),
-            scripts,
-            transport,
+            scripts: Arc::clone(scripts),
+            steps,
             timeout: config.operation_timeout,
-        }
-    }
-
-    fn knows(&self, id: &LockId) {
-        let mut known = self.scripts.known.lock();
-        let id = id.clone().on_server();
-        if !known.contains(&id) {
-            known.insert(id);
         }
     }
 
     /// Sends what waits, with its twin and in its words.
     fn send(&self, twin: &mut Option<Request>) {
-        send(&self.scripts, &self.transport, twin);
+        send(&self.scripts, &self.steps, twin);
     }
 
     fn both<T: Send + 'static>(&self, mut on_keys: Reply<T>, twin: Reply<T>) -> Reply<T> {
-        let (scripts, transport) = (Arc::clone(&self.scripts), self.transport.clone());
+        let (scripts, steps) = (Arc::clone(&self.scripts), Arc::clone(&self.steps));
         let (mut unsent, mut caught) = (Some(twin), None);
         let answer = poll_fn(move |cx| {
             if let Some(mut twin) = unsent.take() {
                 caught = scripts.catch(|| twin.as_mut().poll(cx).is_ready());
             }
             let polled = on_keys.as_mut().poll(cx);
-            send(&scripts, &transport, &mut caught);
+            send(&scripts, &steps, &mut caught);
             polled
         });
         let timeout = self.timeout;
@@ -158,8 +215,8 @@ impl Simulated {
     }
 }
 
-fn send(scripts: &Scripts, transport: &Transport, twin: &mut Option<Request>) {
-    let steps: Vec<_> = transport.steps.lock().drain(..).collect();
+fn send(scripts: &Scripts, steps: &Mutex<Vec<Box<dyn Step>>>, twin: &mut Option<Request>) {
+    let steps: Vec<_> = steps.lock().drain(..).collect();
     for step in steps {
         let twin = twin.take().expect("one call for each step");
         scripts.send_on(twin.on_keys(step));
@@ -172,9 +229,15 @@ macro_rules! both {
     };
 }
 
+impl fmt::Debug for Simulated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Simulated").finish_non_exhaustive()
+    }
+}
+
 impl LockSteps for Simulated {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
-        self.knows(&step.id);
+        self.scripts.knows(&step.id);
         both!(self, acquire, step)
     }
 
@@ -221,7 +284,7 @@ impl LockSteps for Simulated {
 
 impl WakeUpSteps for Simulated {
     fn listen(&self, id: LockId) -> Reply<()> {
-        self.knows(&id);
+        self.scripts.knows(&id);
         both!(self, listen, id)
     }
 
@@ -235,7 +298,7 @@ impl WakeUpSteps for Simulated {
 
 impl NumberSteps for Simulated {
     fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
-        self.knows(&id);
+        self.scripts.knows(&id);
         both!(self, permits, id, step, once)
     }
 }
@@ -358,7 +421,10 @@ impl KeyLooker {
     }
 
     fn scripts(&self) -> Option<&Arc<Scripts>> {
-        self.caller.transport()?.at_once.as_ref()
+        match self.caller.transport()? {
+            Transport::AtOnce(scripts) => Some(scripts),
+            _ => None,
+        }
     }
 
     /// The client and the lease id of an owner. `None`: it is none of ours.

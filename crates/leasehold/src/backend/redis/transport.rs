@@ -1,77 +1,200 @@
 //! In a simulation: what takes the place of a client's connections.
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use redis::{ErrorKind, RedisError, Value};
 
 use super::{
+    cluster::slot,
     failure::{classify, in_words},
     script::{Call, unexpected},
 };
-use crate::backend::{
-    Failure, Reply,
-    simulated::{
-        request::{Step, step},
-        scripts::Scripts,
+use crate::{
+    backend::{
+        Failure, Reply,
+        memory::in_time,
+        simulated::{
+            request::{About, Kind, Network, Request, Step, step},
+            scripts::Scripts,
+        },
     },
+    error::Cause,
+    name::LockId,
 };
 
-/// Takes the place of a client's connections: its requests wait here until they are sent.
+/// Takes the place of a client's connections.
 #[derive(Clone)]
-pub(super) struct Transport {
-    pub(super) steps: Arc<Mutex<Vec<Box<dyn Step>>>>,
+pub(super) enum Transport {
+    /// To one server: its requests wait here until their twins are known.
+    Server(Arc<Mutex<Vec<Box<dyn Step>>>>),
+    /// To a node of a cluster: they leave at once.
+    Node(Arc<NodeWay>),
     /// They are carried out at once, for a look from outside.
-    pub(super) at_once: Option<Arc<Scripts>>,
+    AtOnce(Arc<Scripts>),
+}
+
+/// The way of one client to one node of a cluster.
+pub(super) struct NodeWay {
+    pub(super) node: u8,
+    client: Arc<str>,
+    network: Arc<dyn Network>,
+    scripts: Arc<Scripts>,
+    timeout: Duration,
+    /// What the request is about that is made next.
+    about: Mutex<Option<About>>,
+    /// The last request had no answer in its time.
+    is_silent: AtomicBool,
+}
+
+impl NodeWay {
+    pub(super) fn new(
+        node: u8,
+        client: &Arc<str>,
+        scripts: &Arc<Scripts>,
+        timeout: Duration,
+    ) -> Arc<NodeWay> {
+        Arc::new(NodeWay {
+            node,
+            client: Arc::clone(client),
+            network: scripts.way_to(node),
+            scripts: Arc::clone(scripts),
+            timeout,
+            about: Mutex::default(),
+            is_silent: AtomicBool::new(false),
+        })
+    }
+
+    fn send<T: Clone + fmt::Debug + Send + 'static>(
+        self: &Arc<Self>,
+        about: About,
+        carry_out: impl Fn(&Scripts) -> Result<T, Failure> + Send + 'static,
+    ) -> Reply<T> {
+        let (step, answer) = step(on_scripts(carry_out));
+        self.network.send(Request::of(&self.client, about, step));
+        let way = Arc::clone(self);
+        Box::pin(async move {
+            let answer = in_time(way.timeout, answer).await;
+            let is_silent = matches!(&answer, Err(Failure::Ambiguous(cause)) if cause.is::<tokio::time::error::Elapsed>());
+            way.is_silent.store(is_silent, Ordering::Relaxed);
+            answer
+        })
+    }
+
+    /// Why it cannot be used now, as a client knows it whose connections end or say nothing.
+    fn trouble(&self) -> Option<Cause> {
+        #[derive(Debug, thiserror::Error)]
+        #[error("the node says nothing")]
+        struct Silent;
+        let is_down = self.network.is_cut(&self.client) || self.is_silent.load(Ordering::Relaxed);
+        is_down.then(|| Arc::new(Silent) as Cause)
+    }
+}
+
+fn on_scripts<T>(
+    carry_out: impl Fn(&Scripts) -> Result<T, Failure> + Send + 'static,
+) -> impl Fn(&mut crate::backend::memory::store::Store, Option<&Scripts>) -> Result<T, Failure>
++ Send
++ 'static {
+    move |_, scripts| carry_out(scripts.expect("such clients are on such servers only"))
 }
 
 impl Transport {
+    /// See [`NodeWay::trouble`].
+    pub(super) fn trouble(&self) -> Option<Cause> {
+        match self {
+            Transport::Node(way) => way.trouble(),
+            _ => None,
+        }
+    }
+
+    /// Notes what the request is about that is made next, which the calls of scripts do not tell.
+    pub(super) fn is_about(&self, id: &LockId, about: impl FnOnce() -> About) {
+        if let Transport::Node(way) = self {
+            way.scripts.knows(id);
+            *way.about.lock() = Some(about());
+        }
+    }
+
     /// A call of a script.
-    pub(super) fn call<T: Clone + std::fmt::Debug + Send + 'static>(
+    pub(super) fn call<T: Clone + fmt::Debug + Send + 'static>(
         &self,
         call: &Call,
+        asks: bool,
         read: impl Fn(&Value) -> Option<T> + Send + 'static,
     ) -> Reply<T> {
         let (script, mut keys) = call.parts();
         let args = keys.split_off(call.keys().count());
+        let at = match self {
+            Transport::Node(way) => Some((way.node, asks)),
+            _ => None,
+        };
+        let carry_out = move |scripts: &Scripts| {
+            let reply = match at {
+                None => scripts.call(script, &keys, &args),
+                Some((node, asks)) => {
+                    let slot = slot(&String::from_utf8_lossy(&keys[0]));
+                    scripts.call_at(node, slot, asks, script, &keys, &args)
+                }
+            };
+            let reply = reply.map_err(|error| classify(as_read(&error)))?;
+            read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))
+        };
+        let about = match self {
+            Transport::Node(way) => way.about.lock().take(),
+            _ => None,
+        };
+        let about = about.unwrap_or_else(|| About::nothing(Kind::Inspect));
         let transport = self.clone();
-        Box::pin(async move {
-            let answer = transport.carry(move |scripts| {
-                let reply = scripts.call(script, &keys, &args);
-                let reply = reply.map_err(|error| classify(as_read(&error)))?;
-                read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))
-            });
-            answer.await
+        Box::pin(async move { transport.carry(about, carry_out).await })
+    }
+
+    /// `CLUSTER SLOTS`: who has which slot, as this node knows it.
+    pub(super) fn slots(&self) -> Reply<Value> {
+        let Transport::Node(way) = self else {
+            return Box::pin(std::future::pending());
+        };
+        let node = way.node;
+        way.send(About::nothing(Kind::Table), move |scripts| {
+            Ok(scripts.slots(node))
         })
     }
 
     /// Leaves at once.
-    pub(super) fn carry<T: Clone + std::fmt::Debug + Send + 'static>(
+    pub(super) fn carry<T: Clone + fmt::Debug + Send + 'static>(
         &self,
+        about: About,
         carry_out: impl Fn(&Scripts) -> Result<T, Failure> + Send + 'static,
     ) -> Reply<T> {
-        if let Some(scripts) = &self.at_once {
-            return Box::pin(std::future::ready(carry_out(scripts)));
+        match self {
+            Transport::AtOnce(scripts) => Box::pin(std::future::ready(carry_out(scripts))),
+            Transport::Node(way) => way.send(about, carry_out),
+            Transport::Server(steps) => {
+                let (step, answer) = step(on_scripts(carry_out));
+                steps.lock().push(step);
+                answer
+            }
         }
-        let (step, answer) = step(move |_, scripts| {
-            let scripts = scripts.expect("such clients are on such servers only");
-            carry_out(scripts)
-        });
-        self.steps.lock().push(step);
-        answer
     }
 }
 
 /// An error as it comes from a connection.
-fn as_read(error: &str) -> RedisError {
+pub(super) fn as_read(error: &str) -> RedisError {
     let line = format!("-{}\r\n", error.replace(['\r', '\n'], " "));
     let read = redis::parse_redis_value(line.as_bytes()).and_then(Value::extract_error);
     read.err()
         .unwrap_or_else(|| (ErrorKind::Parse, "no error").into())
 }
 
-impl std::fmt::Debug for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transport").finish_non_exhaustive()
     }
 }

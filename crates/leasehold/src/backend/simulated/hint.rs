@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    backend::{Sink, WakeUp},
+    backend::{Sink, WakeUp, simulated::scripts::Hears},
     name::LockId,
 };
 
@@ -16,14 +16,22 @@ pub struct Hint {
     pub name: Arc<str>,
     /// The lease id that the name was given to; `None`: try again.
     pub granted: Option<u64>,
-    sink: Arc<dyn Sink>,
-    wake_up: (LockId, WakeUp),
+    /// It says that the client is not heard any more where it listens: a connection that is not cut does not lose that.
+    pub ends: bool,
+    id: LockId,
+    says: Says,
+}
+
+#[derive(Clone)]
+enum Says {
+    WakeUp(Arc<dyn Sink>, WakeUp),
+    Ended(Arc<dyn Hears>, Option<String>),
 }
 
 impl Hint {
-    pub(crate) fn new(client: &Arc<str>, sink: Arc<dyn Sink>, id: LockId, wake_up: WakeUp) -> Hint {
+    pub(crate) fn new(client: &str, sink: Arc<dyn Sink>, id: LockId, wake_up: WakeUp) -> Hint {
         Hint {
-            client: Arc::clone(client),
+            client: at_any_node(client).into(),
             name: id.name.shared(),
             granted: match wake_up {
                 WakeUp::Granted(grant) => Some(grant.lease.get()),
@@ -33,14 +41,38 @@ impl Hint {
                 | WakeUp::Forced
                 | WakeUp::Deaf => None,
             },
-            sink,
-            wake_up: (id, wake_up),
+            ends: false,
+            id,
+            says: Says::WakeUp(sink, wake_up),
+        }
+    }
+
+    pub(crate) fn ended(
+        client: &str,
+        hears: Arc<dyn Hears>,
+        id: LockId,
+        refusal: Option<String>,
+    ) -> Hint {
+        Hint {
+            client: at_any_node(client).into(),
+            name: id.name.shared(),
+            granted: None,
+            ends: true,
+            id,
+            says: Says::Ended(hears, refusal),
         }
     }
 
     /// Reaches the client, whose code it runs.
     pub fn deliver(self) {
-        let (id, wake_up) = self.wake_up;
-        self.sink.wake(&id, wake_up);
+        match self.says {
+            Says::WakeUp(sink, wake_up) => sink.wake(&self.id, wake_up),
+            Says::Ended(hears, refusal) => hears.ended(&self.id, refusal.as_deref()),
+        }
     }
+}
+
+/// The client of one that listens at a node.
+pub(crate) fn at_any_node(listener: &str) -> &str {
+    listener.split('@').next().unwrap_or(listener)
 }

@@ -1,5 +1,6 @@
 //! The wire of a simulation, which carries each request and each wake-up itself.
 
+pub(crate) mod cluster;
 pub(crate) mod hint;
 pub(crate) mod keys;
 pub(crate) mod request;

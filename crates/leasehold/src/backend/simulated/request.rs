@@ -50,6 +50,8 @@ pub enum Kind {
     Read,
     Listen,
     Unlisten,
+    /// Who has which slot of a cluster.
+    Table,
 }
 
 impl Kind {
@@ -69,6 +71,25 @@ pub struct Request {
     pub about: Vec<(Arc<str>, u64)>,
     what: Box<dyn fmt::Debug + Send + Sync>,
     pub(crate) step: Box<dyn Step>,
+}
+
+/// What a request is about.
+pub(crate) struct About {
+    pub(crate) kind: Kind,
+    /// As in [`Request`].
+    pub(crate) about: Vec<(Arc<str>, u64)>,
+    pub(crate) what: Box<dyn fmt::Debug + Send + Sync>,
+}
+
+impl About {
+    /// About no name.
+    pub(crate) fn nothing(kind: Kind) -> About {
+        About {
+            kind,
+            about: Vec::new(),
+            what: Box::new(""),
+        }
+    }
 }
 
 /// How a request ends without an answer.
@@ -179,6 +200,16 @@ impl Request {
             step,
         };
         (request, answer)
+    }
+
+    pub(crate) fn of(client: &Arc<str>, about: About, step: Box<dyn Step>) -> Request {
+        Request {
+            client: Arc::clone(client),
+            kind: about.kind,
+            about: about.about,
+            what: about.what,
+            step,
+        }
     }
 
     /// The same request on the keys of scripts; this one is its twin's.

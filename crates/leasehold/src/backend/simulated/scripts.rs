@@ -14,10 +14,11 @@ use redis::Value;
 
 use crate::{
     backend::{
-        Sink,
+        Sink, WakeUp,
         memory::store::{Store, look::Snapshot},
         simulated::{
-            hint::Hint,
+            cluster::SlotOwners,
+            hint::{Hint, at_any_node},
             keys::{Looker, ScriptServer},
             request::{Answer, Kind, Network, NoAnswer, Request, Step},
         },
@@ -26,12 +27,19 @@ use crate::{
     name::LockId,
 };
 
+/// A client's connection for wake-ups.
+pub(crate) trait Hears: Send + Sync {
+    fn sink(&self) -> &Arc<dyn Sink>;
+    /// It is gone.
+    fn cut(&self);
+    /// The server has ended a subscription, or refuses to take it up again.
+    fn ended(&self, id: &LockId, refusal: Option<&str>);
+}
+
 /// What a client hears, by channel.
 struct Listener {
-    sink: Arc<dyn Sink>,
+    hears: Arc<dyn Hears>,
     ids: BTreeMap<String, Vec<LockId>>,
-    /// Its connection for wake-ups is gone.
-    cut: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// The keys of a world, and what the simulation sees of them.
@@ -48,6 +56,9 @@ pub(crate) struct Scripts {
     now: Mutex<Duration>,
     numbers: Mutex<BTreeMap<LockId, i64>>,
     twin: Mutex<Twin>,
+    cluster: Option<SlotOwners>,
+    /// Ends of subscriptions that are still to be told.
+    ends: Mutex<Vec<Hint>>,
 }
 
 /// What becomes of a request of a client on memory.
@@ -80,6 +91,110 @@ impl Scripts {
             now: Mutex::default(),
             numbers: Mutex::default(),
             twin: Mutex::default(),
+            cluster: None,
+            ends: Mutex::default(),
+        }
+    }
+
+    /// The keys of a cluster, to each of whose nodes there is a way.
+    pub(crate) fn of_cluster(
+        keys: Arc<Mutex<dyn ScriptServer>>,
+        ways: Vec<Arc<dyn Network>>,
+    ) -> Scripts {
+        let network = Arc::clone(&ways[0]);
+        Scripts {
+            cluster: Some(SlotOwners::new(ways)),
+            ..Scripts::new(keys, network)
+        }
+    }
+
+    pub(crate) fn cluster(&self) -> Option<&SlotOwners> {
+        self.cluster.as_ref()
+    }
+
+    pub(crate) fn way_to(&self, node: u8) -> Arc<dyn Network> {
+        let cluster = self.cluster.as_ref().expect("a cluster's");
+        Arc::clone(&cluster.ways[usize::from(node)])
+    }
+
+    /// The answer of a node to `CLUSTER SLOTS`.
+    pub(crate) fn slots(&self, node: u8) -> Value {
+        self.cluster.as_ref().expect("a cluster's").slots(node)
+    }
+
+    /// What a node says that has not got this slot.
+    pub(crate) fn refusal(&self, node: u8, slot: u16, asks: bool) -> Option<String> {
+        self.cluster.as_ref()?.refusal(node, slot, asks)
+    }
+
+    /// Has a script run by a node, if it has the slot.
+    pub(crate) fn call_at(
+        &self,
+        node: u8,
+        slot: u16,
+        asks: bool,
+        script: &'static str,
+        keys: &[Vec<u8>],
+        args: &[Vec<u8>],
+    ) -> Result<Value, String> {
+        match self.refusal(node, slot, asks) {
+            Some(refusal) => Err(refusal),
+            None => self.call(script, keys, args),
+        }
+    }
+
+    /// Another node has these slots from now on. Whoever listens for names in them hears that this has ended, as from a node that knows.
+    pub(crate) fn move_slots(&self, is_moved: impl Fn(&LockId) -> bool) {
+        *self.seen.lock() = None;
+        let mut ended = Vec::new();
+        for (listener, heard) in self.listeners.lock().iter_mut() {
+            for (channel, ids) in &mut heard.ids {
+                for id in ids.extract_if(.., |id| is_moved(id)) {
+                    self.keys.lock().unsubscribe(listener, channel);
+                    let end = (Arc::clone(listener), id);
+                    if !ended.iter().any(|(it, _)| *it == end) {
+                        ended.push((end, Arc::clone(&heard.hears)));
+                    }
+                }
+            }
+            heard.ids.retain(|_, ids| !ids.is_empty());
+        }
+        for ((listener, id), hears) in ended {
+            self.tell_end(&listener, hears, &id, None);
+        }
+    }
+
+    pub(crate) fn tell_end(
+        &self,
+        listener: &str,
+        hears: Arc<dyn Hears>,
+        id: &LockId,
+        refusal: Option<String>,
+    ) {
+        let hint = Hint::ended(listener, hears, id.clone(), refusal);
+        self.ends.lock().push(hint);
+    }
+
+    /// The wake-ups of a client that listens again after a gap.
+    pub(crate) fn after_gap(&self, listener: &str) -> Vec<Hint> {
+        let listeners = self.listeners.lock();
+        let Some(heard) = listeners.get(listener) else {
+            return Vec::new();
+        };
+        let ids: BTreeSet<&LockId> = heard.ids.values().flatten().collect();
+        let again = ids.into_iter().map(|id| {
+            let sink = Arc::clone(heard.hears.sink());
+            Hint::new(listener, sink, id.clone(), WakeUp::TryAgain)
+        });
+        again.collect()
+    }
+
+    /// A client's requests are about this lock.
+    pub(crate) fn knows(&self, id: &LockId) {
+        let mut known = self.known.lock();
+        let id = id.clone().on_server();
+        if !known.contains(&id) {
+            known.insert(id);
         }
     }
 
@@ -140,17 +255,15 @@ impl Scripts {
         &self,
         (client, id): (&Arc<str>, &LockId),
         channels: &[String],
-        sink: &Arc<dyn Sink>,
-        cut: &Arc<dyn Fn() + Send + Sync>,
+        hears: &Arc<dyn Hears>,
     ) {
         *self.seen.lock() = None;
         let mut listeners = self.listeners.lock();
         let listener = listeners
             .entry(Arc::clone(client))
             .or_insert_with(|| Listener {
-                sink: Arc::clone(sink),
+                hears: Arc::clone(hears),
                 ids: BTreeMap::new(),
-                cut: Arc::clone(cut),
             });
         for channel in channels {
             let ids = listener.ids.entry(channel.clone()).or_default();
@@ -182,14 +295,14 @@ impl Scripts {
         *self.seen.lock() = None;
         self.keys.lock().disconnect(client);
         if let Some(listener) = self.listeners.lock().remove(client) {
-            (listener.cut)();
+            listener.hears.cut();
         }
     }
 
     /// The wake-ups of what was published, as clients read it.
     pub(crate) fn take_hints(&self) -> Vec<Hint> {
         let (messages, listeners) = (self.keys.lock().take_messages(), self.listeners.lock());
-        let mut hints = Vec::new();
+        let mut hints = std::mem::take(&mut *self.ends.lock());
         for message in messages {
             let (Some(listener), Some(looker)) = (listeners.get(&message.client), self.looker())
             else {
@@ -197,7 +310,7 @@ impl Scripts {
             };
             for id in listener.ids.get(&message.channel).into_iter().flatten() {
                 if let Some(wake_up) = looker.wake_up(id, &message.channel, &message.payload) {
-                    let sink = Arc::clone(&listener.sink);
+                    let sink = Arc::clone(listener.hears.sink());
                     hints.push(Hint::new(&message.client, sink, id.clone(), wake_up));
                 }
             }
@@ -210,7 +323,7 @@ impl Scripts {
         let all = listeners.iter().flat_map(|(client, listener)| {
             let ids: BTreeSet<&LockId> = listener.ids.values().flatten().collect();
             let ids = ids.into_iter();
-            ids.map(|id| (id.name.shared(), Arc::clone(client)))
+            ids.map(|id| (id.name.shared(), at_any_node(client).into()))
         });
         let mut all: Vec<_> = all.collect();
         all.sort();

@@ -7,7 +7,9 @@ use crate::{
     backend::{
         EpochChange,
         memory::store::look::{Held, Snapshot},
+        redis::slot,
         simulated::{
+            cluster::SlotOwners,
             hint::Hint,
             request::{Answer, Network, Request},
             scripts::Scripts,
@@ -180,6 +182,47 @@ impl MemoryServer {
         id.map_or_else(Vec::new, give_back)
     }
 
+    /// Another node of a cluster has the slot of a name from now on; those of which `know` says so have heard of it. The wake-ups of that, at
+    /// the node that had it.
+    #[doc(hidden)]
+    pub fn move_slot(&self, name: &str, to: u8, know: impl Fn(u8) -> bool) -> Vec<Hint> {
+        let Some((scripts, cluster)) = self.cluster() else {
+            return Vec::new();
+        };
+        let slot_of_it = slot(name);
+        cluster.move_slot(slot_of_it, to, know);
+        scripts.move_slots(|id| slot(id.name.wire()) == slot_of_it);
+        scripts.take_hints()
+    }
+
+    /// The slot of a name begins to be moved.
+    #[doc(hidden)]
+    pub fn open_slot(&self, name: &str, to: u8, is_there: bool) {
+        if let Some((_, cluster)) = self.cluster() {
+            cluster.open(slot(name), to, is_there);
+        }
+    }
+
+    /// Which node of a cluster has the slot of a name.
+    #[doc(hidden)]
+    pub fn node_of(&self, name: &str) -> u8 {
+        let cluster = self.cluster();
+        cluster.map_or(0, |(_, cluster)| cluster.owner(slot(name)))
+    }
+
+    /// A node of a cluster hears of all that has changed.
+    #[doc(hidden)]
+    pub fn node_hears(&self, node: u8) {
+        if let Some((_, cluster)) = self.cluster() {
+            cluster.hears(node);
+        }
+    }
+
+    fn cluster(&self) -> Option<(&Arc<Scripts>, &SlotOwners)> {
+        let scripts = self.scripts()?;
+        Some((scripts, scripts.cluster()?))
+    }
+
     /// The client's connection for wake-ups is gone.
     #[doc(hidden)]
     pub fn disconnect(&self, client: &str) {
@@ -210,7 +253,10 @@ impl MemoryServer {
     /// The wake-ups of a client that listens again after a gap.
     #[doc(hidden)]
     pub fn after_gap(&self, client: &str) -> Vec<Hint> {
-        self.0.store.lock().after_gap(client)
+        match self.cluster() {
+            Some((scripts, _)) => scripts.after_gap(client),
+            None => self.0.store.lock().after_gap(client),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a node has done that stood still, and had been replaced without knowing it yet: done once more where the name is by now.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use super::{
     ClusterCore,
@@ -12,6 +12,7 @@ use crate::{
         Acquire, Acquired, Failure, LockSteps, Release, ReleaseReply, Reply,
         redis::{Redis, repeats},
     },
+    clock::Instant,
     name::Name,
 };
 

@@ -3,17 +3,18 @@
 //! On sharded channels a node ends a subscription, or refuses it, once another has the slot. On classic ones it says nothing, and goes on.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     fmt,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 use redis::RedisError;
+use tokio::time::Instant as TokioInstant;
 
 use super::{ClusterCore, nodes::Node, redirect::Redirect, slots::slot};
 use crate::{
@@ -25,6 +26,8 @@ use crate::{
             subscriptions::{Elsewhere, EndedAtOnce},
         },
     },
+    clock::Instant,
+    home::sleep_until,
     name::LockId,
 };
 
@@ -36,7 +39,8 @@ const PAUSE_SENT_ON: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 pub(super) struct ClusterListeners {
-    heard_at: Mutex<HashMap<LockId, HeardAt>>,
+    /// In the same order each time: a simulation must be able to replay it.
+    heard_at: Mutex<BTreeMap<LockId, HeardAt>>,
     numbers: AtomicU64,
 }
 
@@ -359,7 +363,7 @@ fn move_on(shared: &Arc<ClusterCore>, id: &LockId, number: u64) {
                 return;
             };
             drop(shared);
-            tokio::time::sleep(pause).await;
+            sleep_until(TokioInstant::now() + pause).await;
         }
     }));
 }

@@ -43,7 +43,7 @@ use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnorde
 
 use super::{
     Redis,
-    discovery::Address,
+    discovery::{Address, GivenServer},
     labels::ClientLabel,
     repeats::Lately,
     sharding::{Chosen, Sharding},
@@ -73,7 +73,7 @@ use nodes::{NodeSettings, Nodes, TableChange};
 use redirect::SlotOpen;
 use route::{AskRule, LATE, Route};
 use scan::Scan;
-use slots::slot;
+pub(crate) use slots::slot;
 use table::SlotTable;
 
 /// One client of a cluster.
@@ -108,17 +108,39 @@ impl Cluster {
         sink: Arc<dyn Sink>,
         home: &Home,
     ) -> Cluster {
-        let shown = given.to_string();
         let of_nodes = NodeSettings {
             client: Arc::clone(client),
             label: label.to_owned(),
             config: config.clone(),
             home: home.clone(),
         };
+        let make = move |server: GivenServer, hearing, sink| {
+            let NodeSettings {
+                client,
+                label,
+                config,
+                home,
+            } = &of_nodes;
+            Redis::hearing(server, (client, hearing), label, config, sink, home)
+        };
+        let label = ClientLabel::new(client, label);
+        Cluster::over(make, given, label, config, sink, home)
+    }
+
+    /// The same over nodes that are made so.
+    pub(super) fn over(
+        make: impl Fn(GivenServer, Hearing, Arc<dyn Sink>) -> Redis + Send + Sync + 'static,
+        given: GivenCluster,
+        label: ClientLabel,
+        config: &Config,
+        sink: Arc<dyn Sink>,
+        home: &Home,
+    ) -> Cluster {
+        let shown = given.to_string();
         let chosen = Chosen::by(config.sharded_channels.map(Sharding::of_setting));
         let silence = Silence::default();
         let shared = Arc::new_cyclic(|weak: &Weak<ClusterCore>| {
-            let (weak, of_nodes_too) = (Weak::clone(weak), chosen.clone());
+            let (weak, of_nodes) = (Weak::clone(weak), chosen.clone());
             let make = move |server, number| {
                 let sink = Arc::new(NodeSink {
                     shared: Weak::clone(&weak),
@@ -126,17 +148,11 @@ impl Cluster {
                 });
                 let elsewhere: Arc<dyn Elsewhere> = Arc::clone(&sink) as _;
                 let hearing = Hearing {
-                    chosen: of_nodes_too.clone(),
+                    chosen: of_nodes.clone(),
                     elsewhere: Some(elsewhere),
                     silence: silence.clone(),
                 };
-                let NodeSettings {
-                    client,
-                    label,
-                    config,
-                    home,
-                } = &of_nodes;
-                Redis::hearing(server, (client, hearing), label, config, sink, home)
+                make(server, hearing, sink)
             };
             ClusterCore {
                 nodes: Nodes::new(given, Box::new(make)),
@@ -151,7 +167,7 @@ impl Cluster {
                 outage: Outage::new(shown.clone(), Clock::Boot),
                 shown,
                 chosen,
-                label: ClientLabel::new(client, label),
+                label,
             }
         });
         table::watch(&shared);

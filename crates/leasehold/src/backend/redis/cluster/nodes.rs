@@ -1,13 +1,13 @@
 //! The nodes of a cluster that this client knows, and which of them has each slot.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
     sync::{
-        Arc, LazyLock,
+        Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -24,6 +24,7 @@ use crate::{
             discovery::{Address, GivenServer},
         },
     },
+    clock::Instant,
     config::Config,
     home::Home,
 };
@@ -36,29 +37,29 @@ pub(super) struct Node {
     pub(super) number: u32,
     /// It has slots, as far as is known.
     owns: AtomicBool,
-    /// When it was asked for its table, in milliseconds since the first question of this program; zero: it has answered.
+    made: Instant,
+    /// When it was asked for its table, in milliseconds since it was made; zero: it has answered.
     asked: AtomicU64,
 }
 
 /// A node that did not answer is asked again after so long: it may have been slow for a moment, and nothing else is sent to an idle one.
 const SILENT_MOST: u64 = 5_000;
 
-fn now_ms() -> u64 {
-    static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
-    u64::try_from(FIRST.elapsed().as_millis())
-        .unwrap_or(u64::MAX)
-        .saturating_add(1)
-}
-
 impl Node {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.made.elapsed().as_millis())
+            .unwrap_or(u64::MAX)
+            .saturating_add(1)
+    }
+
     pub(super) fn is_silent(&self) -> bool {
         let asked = self.asked.load(Ordering::Relaxed);
-        asked != 0 && now_ms().saturating_sub(asked) < SILENT_MOST
+        asked != 0 && self.now_ms().saturating_sub(asked) < SILENT_MOST
     }
 
     /// Whether an answer of it is under way.
     pub(super) fn is_asked(&self, is_asked: bool) {
-        let asked = if is_asked { now_ms() } else { 0 };
+        let asked = if is_asked { self.now_ms() } else { 0 };
         self.asked.store(asked, Ordering::Relaxed);
     }
 
@@ -105,13 +106,14 @@ pub(super) struct Nodes {
 
 #[derive(Default)]
 struct NodeMap {
-    known: HashMap<Address, Arc<Node>>,
+    /// In the same order each time: a simulation must be able to replay it.
+    known: BTreeMap<Address, Arc<Node>>,
     /// By slot; empty: no node has been asked yet.
     owners: Vec<Option<Arc<Node>>>,
     /// Slots whose owner the cluster lists without an address.
     unnamed: Vec<RangeInclusive<usize>>,
     /// Nodes that have lost all of their slots, and when.
-    replaced: HashMap<Address, Instant>,
+    replaced: BTreeMap<Address, Instant>,
 }
 
 impl NodeMap {
@@ -238,6 +240,7 @@ impl Nodes {
                 redis,
                 number,
                 owns: AtomicBool::new(false),
+                made: Instant::now(),
                 asked: AtomicU64::new(0),
             })
         });

@@ -1,9 +1,6 @@
 //! Sends a step to the node that has the slot, and follows where nodes send it on.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     ClusterCore,
@@ -14,6 +11,7 @@ use super::{
 use crate::{
     backend::{Failure, Reply, redis::Redis},
     backoff::Backoff,
+    clock::Instant,
     name::Name,
 };
 

@@ -8,6 +8,8 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
+use crate::home::sleep_until;
+
 pub(super) struct Scan {
     /// Zero: never.
     every: Duration,
@@ -44,7 +46,7 @@ impl Scan {
                 self.begins.notified().await;
                 since = Instant::now();
             }
-            tokio::time::sleep_until(since + self.every).await;
+            sleep_until(since + self.every).await;
             // First this, then the look: a lock that is not seen there comes later, and begins again.
             self.is_on.store(false, Ordering::Release);
             if is_busy() {

@@ -8,7 +8,7 @@ use crate::backend::redis::{discovery::Address, script::text};
 pub(super) const SLOTS: usize = 16_384;
 
 /// The slot of a key: that of what stands between its first `{` and the first `}` behind it, if that is not empty.
-pub(super) fn slot(key: &str) -> u16 {
+pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| {
         let (tag, _) = rest.split_once('}')?;
         (!tag.is_empty()).then_some(tag)

@@ -20,7 +20,10 @@ use super::{
     nodes::{Node, TableChange},
     slots::{SlotRange, ranges},
 };
-use crate::backend::{Failure, ServerLink};
+use crate::{
+    backend::{Failure, ServerLink},
+    home::sleep_until,
+};
 
 /// Asked no more often than that.
 const EVERY: Duration = Duration::from_millis(200);
@@ -103,11 +106,12 @@ async fn ask_while_needed(weak: &Weak<ClusterCore>, is_reason: bool) -> Option<(
         times += 1;
         let wanted = Arc::clone(&weak.upgrade()?.table.wanted);
         let is_wanted = tokio::select! {
-            () = tokio::time::sleep_until(next) => false,
+            biased;
+            () = sleep_until(next) => false,
             // Not before its time.
             () = wanted.notified() => {
                 let soon = next.min(Instant::now() + EVERY);
-                tokio::time::sleep_until(soon).await;
+                sleep_until(soon).await;
                 true
             }
         };
@@ -122,7 +126,8 @@ async fn ask_while_needed(weak: &Weak<ClusterCore>, is_reason: bool) -> Option<(
             return Some(());
         }
         tokio::select! {
-            () = tokio::time::sleep(ALL_KNOW) => {}
+            biased;
+            () = sleep_until(Instant::now() + ALL_KNOW) => {}
             () = wanted.notified() => once_more = true,
         }
     }
@@ -183,7 +188,7 @@ async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<TableChange, Failure> {
             }
             None => {}
         }
-        let next = tokio::time::sleep(NEXT_AFTER);
+        let next = sleep_until(Instant::now() + NEXT_AFTER);
         tokio::select! {
             biased;
             Some((answer, node)) = asks.next() => match answer {

@@ -43,7 +43,7 @@ pub(super) struct Subscriptions {
     timeout: Duration,
     home: Home,
     #[cfg(feature = "sim")]
-    simulated: Option<SimulatedConnection>,
+    simulated: Option<Arc<SimulatedConnection>>,
 }
 
 impl Subscriptions {
@@ -96,7 +96,7 @@ impl Subscriptions {
     pub(super) fn listen(&self, id: LockId) -> Reply<()> {
         #[cfg(feature = "sim")]
         if let Some(connection) = &self.simulated {
-            return connection.listen(id, &self.counted);
+            return connection.listen(id);
         }
         let (told, heard) = oneshot::channel();
         // Fails only when the thread has ended, and then no answer comes.
@@ -119,7 +119,7 @@ impl Subscriptions {
     pub(super) fn unlisten(&self, id: &LockId) -> Reply<()> {
         #[cfg(feature = "sim")]
         if let Some(connection) = &self.simulated {
-            return connection.unlisten(id, &self.counted);
+            return connection.unlisten(id);
         }
         let (told, done) = oneshot::channel();
         let _ = self.orders.send(Order::Unlisten(id.clone(), told));
@@ -152,16 +152,16 @@ impl Subscriptions {
         transport: &super::transport::Transport,
         (client, on_wire): (&Arc<str>, &Arc<str>),
         config: &Config,
-        sink: Arc<dyn Sink>,
+        heard_by: (Arc<dyn Sink>, Option<Arc<dyn Elsewhere>>),
     ) -> Subscriptions {
         let counted = Arc::new(ChannelListeners::default());
-        let connection = SimulatedConnection::new(transport, (client, on_wire), sink, &counted);
+        let connection = SimulatedConnection::new(transport, (client, on_wire), heard_by, &counted);
         Subscriptions {
             orders: mpsc::unbounded_channel().0,
             counted,
             timeout: config.operation_timeout,
             home: Home::here(),
-            simulated: Some(connection),
+            simulated: Some(Arc::new(connection)),
         }
     }
 }

@@ -2,67 +2,140 @@
 
 use std::sync::Arc;
 
-use super::listeners::ChannelListeners;
+use redis::RedisError;
+
+use super::{hearing::Elsewhere, listeners::ChannelListeners};
 use crate::{
     backend::{
-        Reply, Sink,
-        redis::{kinds::wire, transport::Transport},
+        Failure, Reply, Sink, WakeUp,
+        redis::{
+            cluster::slot,
+            failure::in_words,
+            kinds::wire,
+            transport::{Transport, as_read},
+        },
+        simulated::{
+            request::{About, Kind},
+            scripts::{Hears, Scripts},
+        },
     },
     name::LockId,
 };
 
 pub(super) struct SimulatedConnection {
     transport: Transport,
-    client: Arc<str>,
+    /// Who listens: this client, at this node if there are several.
+    listener: Arc<str>,
     /// What it is called there.
     on_wire: Arc<str>,
+    hears: Arc<Heard>,
+}
+
+/// What a connection for wake-ups tells, as `SubscriptionTask` does.
+struct Heard {
     sink: Arc<dyn Sink>,
-    cut: Arc<dyn Fn() + Send + Sync>,
+    elsewhere: Option<Arc<dyn Elsewhere>>,
+    counted: Arc<ChannelListeners>,
+}
+
+impl Hears for Heard {
+    fn sink(&self) -> &Arc<dyn Sink> {
+        &self.sink
+    }
+
+    fn cut(&self) {
+        self.counted.end_all();
+    }
+
+    fn ended(&self, id: &LockId, refusal: Option<&str>) {
+        self.counted.end(id, self.counted.order(id));
+        let refusal: Option<RedisError> = refusal.map(as_read);
+        match &self.elsewhere {
+            Some(elsewhere) => elsewhere.unheard(id, refusal.as_ref()),
+            None => self.sink.wake(id, WakeUp::Deaf),
+        }
+    }
 }
 
 impl SimulatedConnection {
     pub(super) fn new(
         transport: &Transport,
         (client, on_wire): (&Arc<str>, &Arc<str>),
-        sink: Arc<dyn Sink>,
+        (sink, elsewhere): (Arc<dyn Sink>, Option<Arc<dyn Elsewhere>>),
         counted: &Arc<ChannelListeners>,
     ) -> SimulatedConnection {
-        let of_cut = Arc::clone(counted);
+        let listener = match transport {
+            Transport::Node(way) => format!("{client}@{}", way.node).into(),
+            _ => Arc::clone(client),
+        };
         SimulatedConnection {
             transport: transport.clone(),
-            client: Arc::clone(client),
+            listener,
             on_wire: Arc::clone(on_wire),
-            sink,
-            cut: Arc::new(move || of_cut.end_all()),
+            hears: Arc::new(Heard {
+                sink,
+                elsewhere,
+                counted: Arc::clone(counted),
+            }),
         }
     }
 
-    pub(super) fn listen(&self, id: LockId, counted: &Arc<ChannelListeners>) -> Reply<()> {
-        counted.begin(&id);
-        let (client, transport) = (Arc::clone(&self.client), self.transport.clone());
-        let (sink, cut) = (Arc::clone(&self.sink), Arc::clone(&self.cut));
+    fn about(&self, kind: Kind, id: &LockId) -> About {
+        self.transport.is_about(id, || About::nothing(kind));
+        About {
+            kind,
+            about: vec![(id.name.shared(), id.task())],
+            what: Box::new(""),
+        }
+    }
+
+    /// The words of a node that has not got the slot.
+    fn refusal(&self, scripts: &Scripts, id: &LockId) -> Option<String> {
+        match &self.transport {
+            Transport::Node(way) => scripts.refusal(way.node, slot(id.name.wire()), false),
+            _ => None,
+        }
+    }
+
+    pub(super) fn listen(self: &Arc<Self>, id: LockId) -> Reply<()> {
+        self.hears.counted.begin(&id);
+        let about = self.about(Kind::Listen, &id);
+        let connection = Arc::clone(self);
         let channels = wire(id.kind).channels(&id, &self.on_wire);
-        let counted = Arc::clone(counted);
         Box::pin(async move {
-            let answer = transport.carry(move |scripts| {
-                // Again after a gap.
-                if counted.order(&id).is_none() {
+            let transport = connection.transport.clone();
+            let answer = transport.carry(about, move |scripts| {
+                let counted = &connection.hears.counted;
+                let is_again = counted.order(&id).is_none();
+                if let Some(refusal) = connection.refusal(scripts, &id) {
+                    if is_again {
+                        // After a gap no caller waits for it.
+                        let hears = Arc::clone(&connection.hears) as Arc<dyn Hears>;
+                        scripts.tell_end(&connection.listener, hears, &id, Some(refusal.clone()));
+                    } else {
+                        counted.end(&id, counted.order(&id));
+                    }
+                    return Err(Failure::NotSent(in_words(as_read(&refusal))));
+                }
+                if is_again {
                     counted.begin(&id);
                 }
-                scripts.subscribe((&client, &id), &channels, &sink, &cut);
+                let hears = Arc::clone(&connection.hears) as Arc<dyn Hears>;
+                scripts.subscribe((&connection.listener, &id), &channels, &hears);
                 Ok(())
             });
             answer.await
         })
     }
 
-    pub(super) fn unlisten(&self, id: &LockId, counted: &Arc<ChannelListeners>) -> Reply<()> {
-        let (id, client) = (id.clone(), Arc::clone(&self.client));
+    pub(super) fn unlisten(self: &Arc<Self>, id: &LockId) -> Reply<()> {
+        let about = self.about(Kind::Unlisten, id);
+        let (id, connection) = (id.clone(), Arc::clone(self));
         let channels = wire(id.kind).channels(&id, &self.on_wire);
-        let (order, counted) = (counted.order(&id), Arc::clone(counted));
-        self.transport.carry(move |scripts| {
-            scripts.unsubscribe(&client, &id, &channels);
-            counted.end(&id, order);
+        let order = self.hears.counted.order(&id);
+        self.transport.carry(about, move |scripts| {
+            scripts.unsubscribe(&connection.listener, &id, &channels);
+            connection.hears.counted.end(&id, order);
             Ok(())
         })
     }

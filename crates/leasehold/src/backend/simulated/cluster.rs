@@ -1,0 +1,142 @@
+//! A cluster in a simulation: which node has which slot, and what each node knows of that.
+//!
+//! All nodes share the keys: a slot moves with its data, at once. What is played is where requests and subscriptions go.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::Mutex;
+use redis::Value;
+
+use crate::backend::simulated::request::Network;
+
+/// So many slots has each cluster.
+const SLOTS: u16 = 16_384;
+
+/// The port of the first node.
+pub(crate) const PORT: u16 = 7000;
+
+/// Who has which slot.
+pub(crate) struct SlotOwners {
+    pub(crate) ways: Vec<Arc<dyn Network>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Of the slots that have moved. All others are where they were made.
+    moved: BTreeMap<u16, u8>,
+    /// What each node believes, where that is not so any more.
+    stale: BTreeMap<(u8, u16), u8>,
+    /// Slots that are being moved, to which node, and whether all of their keys are there.
+    open: BTreeMap<u16, (u8, bool)>,
+}
+
+impl SlotOwners {
+    pub(crate) fn new(ways: Vec<Arc<dyn Network>>) -> SlotOwners {
+        SlotOwners {
+            ways,
+            state: Mutex::default(),
+        }
+    }
+
+    fn nodes(&self) -> u8 {
+        u8::try_from(self.ways.len()).unwrap_or(u8::MAX)
+    }
+
+    /// Where a slot was made: as many are at each node.
+    fn born_at(&self, slot: u16) -> u8 {
+        u8::try_from(u32::from(slot) * u32::from(self.nodes()) / u32::from(SLOTS)).unwrap_or(0)
+    }
+
+    pub(crate) fn owner(&self, slot: u16) -> u8 {
+        let moved = self.state.lock().moved.get(&slot).copied();
+        moved.unwrap_or_else(|| self.born_at(slot))
+    }
+
+    /// Who has it, as this node knows.
+    fn known_by(&self, node: u8, slot: u16) -> u8 {
+        let stale = self.state.lock().stale.get(&(node, slot)).copied();
+        stale.unwrap_or_else(|| self.owner(slot))
+    }
+
+    /// What a node says that does not carry a request out.
+    pub(crate) fn refusal(&self, node: u8, slot: u16, asks: bool) -> Option<String> {
+        let (owner, opens) = (self.owner(slot), self.state.lock().open.get(&slot).copied());
+        match opens {
+            Some((to, true)) if node == owner => {
+                let port = PORT + u16::from(to);
+                Some(format!("ASK {slot} 127.0.0.1:{port}"))
+            }
+            Some((to, true)) if node == to && asks => None,
+            // Some keys of a lock are here, and some are there, or were never made.
+            Some((to, _)) if node == owner || node == to && asks => Some(format!(
+                "TRYAGAIN Multiple keys request during rehashing of slot {slot}"
+            )),
+            _ if node == owner => None,
+            _ => {
+                let port = PORT + u16::from(self.known_by(node, slot));
+                Some(format!("MOVED {slot} 127.0.0.1:{port}"))
+            }
+        }
+    }
+
+    /// Moves a slot. Whoever is not among those that know believes that it is where it was.
+    pub(crate) fn move_slot(&self, slot: u16, to: u8, know: impl Fn(u8) -> bool) {
+        let from = self.owner(slot);
+        let mut state = self.state.lock();
+        state.open.remove(&slot);
+        for node in 0..self.nodes() {
+            if know(node) {
+                state.stale.remove(&(node, slot));
+            } else {
+                state.stale.entry((node, slot)).or_insert(from);
+            }
+        }
+        state.moved.insert(slot, to);
+    }
+
+    /// A slot begins to be moved, and is at neither node as a whole; or all of its keys are there already.
+    pub(crate) fn open(&self, slot: u16, to: u8, is_there: bool) {
+        self.state.lock().open.insert(slot, (to, is_there));
+    }
+
+    /// A node hears of all that has changed.
+    pub(crate) fn hears(&self, node: u8) {
+        self.state.lock().stale.retain(|(who, _), _| *who != node);
+    }
+
+    /// Its answer to `CLUSTER SLOTS`.
+    pub(crate) fn slots(&self, node: u8) -> Value {
+        let known = |slot: u16| self.known_by(node, slot);
+        let special: Vec<u16> = self.state.lock().moved.keys().copied().collect();
+        // Ranges end where slots were made, and around each that has moved.
+        let mut begins: Vec<u16> = (0..self.nodes())
+            .map(|at| (u32::from(at) * u32::from(SLOTS)).div_ceil(u32::from(self.nodes())))
+            .filter_map(|slot| u16::try_from(slot).ok())
+            .chain(special.into_iter().flat_map(|slot| [slot, slot + 1]))
+            .filter(|slot| *slot < SLOTS)
+            .collect();
+        begins.sort_unstable();
+        begins.dedup();
+        let ends = begins
+            .iter()
+            .skip(1)
+            .map(|next| next - 1)
+            .chain([SLOTS - 1]);
+        let text = |text: String| Value::BulkString(text.into_bytes());
+        let ranges = begins.iter().zip(ends).map(|(first, last)| {
+            let owner = known(*first);
+            let node = Value::Array(vec![
+                text("127.0.0.1".to_owned()),
+                Value::Int(i64::from(PORT + u16::from(owner))),
+                text(format!("node-{owner}")),
+            ]);
+            Value::Array(vec![
+                Value::Int(i64::from(*first)),
+                Value::Int(i64::from(last)),
+                node,
+            ])
+        });
+        Value::Array(ranges.collect())
+    }
+}

@@ -1,0 +1,149 @@
+//! What happens to a cluster: slots move, at once or through a time in which they are open, and nodes are replaced while they stand still.
+
+use fastrand::Rng;
+
+use crate::{
+    config::{MS, SECOND},
+    dice::{Point, mix},
+    shared::{NAMES, span},
+    world::{Event, World},
+};
+
+impl World {
+    pub fn plan_moves(&mut self) {
+        let config = self.config.clone();
+        for number in 0..config.faults.moves {
+            let chance = self.shared.lock().dice.chance(Point::Plan, 7, 1.0);
+            let Some(mut r) = chance else { continue };
+            let time = r.u64(0..config.lease * 3 + 100 * MS).min(config.chaos);
+            let (name, to) = (r.u8(0..config.names), r.u8(0..config.nodes));
+            let takes = config.span(&mut r);
+            match (number + r.u32(0..4)) % 4 {
+                0 => self.at(time, Event::Replaced(to, takes)),
+                1 => {
+                    self.at(time, Event::Open(name, to, r.bool()));
+                    self.at(time + takes, Event::Move(name, to));
+                }
+                2 => {
+                    // As `redis-cli --cluster reshard` does: some keys first, then all, then the slot.
+                    self.at(time, Event::Open(name, to, false));
+                    self.at(time + takes / 2, Event::Open(name, to, true));
+                    self.at(time + takes, Event::Move(name, to));
+                }
+                _ => self.at(time, Event::Move(name, to)),
+            }
+        }
+    }
+
+    pub fn opens(&mut self, name: u8, to: u8, is_there: bool) {
+        let called = NAMES[usize::from(name)];
+        let from = self.server().node_of(called);
+        if self.healed_at.is_some() || from == to {
+            return;
+        }
+        self.moving.insert(name, to);
+        self.server().open_slot(called, to, is_there);
+        self.disturb();
+        let how = if is_there {
+            "all keys are there"
+        } else {
+            "some keys are there"
+        };
+        self.note(0, "fault: slot open", || {
+            format!("the slot of {called} is being moved from {from} to {to}: {how}")
+        });
+    }
+
+    /// Both nodes know of it, and the others hear of it a while later.
+    pub fn moves(&mut self, name: u8, to: u8) {
+        let called = NAMES[usize::from(name)];
+        let from = self.server().node_of(called);
+        if self.healed_at.is_some() && !self.moving.contains_key(&name) {
+            return;
+        }
+        self.moving.remove(&name);
+        if from == to {
+            return;
+        }
+        let hints = self
+            .server()
+            .move_slot(called, to, |node| node == from || node == to);
+        self.disturb();
+        self.note(0, "fault: slot moved", || {
+            format!("the slot of {called} has moved from {from} to {to}")
+        });
+        for hint in hints {
+            self.send_hint(from, hint);
+        }
+        self.tell_later();
+    }
+
+    /// The rest of the cluster gives the slots of a node that says nothing to others.
+    pub fn replaced(&mut self, node: u8, time: u64) {
+        if self.healed_at.is_some() || self.config.nodes < 2 {
+            return;
+        }
+        self.pause(node, time);
+        for name in 0..self.config.names {
+            let called = NAMES[usize::from(name)];
+            if self.server().node_of(called) != node {
+                continue;
+            }
+            self.moving.remove(&name);
+            let to = (node + 1 + name % (self.config.nodes - 1)) % self.config.nodes;
+            let hints = self.server().move_slot(called, to, |other| other != node);
+            self.note(0, "fault: node replaced", || {
+                format!(
+                    "{to} takes the slot of {called} from {node}, which stands still for {}",
+                    span(time)
+                )
+            });
+            // It tells so when it goes on, and has heard of it.
+            for hint in hints {
+                self.ends.push((node, self.now + time, hint));
+            }
+        }
+        self.at(self.now + time, Event::Hears(node));
+    }
+
+    /// A node that goes on tells whom it does not serve any more.
+    pub fn node_hears(&mut self, node: u8) {
+        self.server().node_hears(node);
+        let now = self.now;
+        let (due, rest) = std::mem::take(&mut self.ends)
+            .into_iter()
+            .partition(|(at, time, _)| *at == node && *time <= now);
+        self.ends = rest;
+        let due: Vec<_> = due;
+        for (_, _, hint) in due {
+            self.send_hint(node, hint);
+        }
+    }
+
+    /// Faults end: what was being moved has moved, and all know.
+    pub fn end_moves(&mut self) {
+        for (name, to) in self.moving.clone() {
+            self.moves(name, to);
+        }
+        for (_, time, _) in &mut self.ends {
+            *time = (*time).min(self.now);
+        }
+        for node in 0..self.config.nodes {
+            self.node_hears(node);
+        }
+    }
+
+    fn tell_later(&mut self) {
+        let mut r = Rng::with_seed(mix(self.config.seed, self.now ^ 0x7A11));
+        for node in 0..self.config.nodes {
+            let later = r.u64(0..SECOND);
+            self.at(self.now + later, Event::Hears(node));
+        }
+    }
+
+    fn disturb(&mut self) {
+        for process in &mut self.processes {
+            process.last_fault = self.now;
+        }
+    }
+}
