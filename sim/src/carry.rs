@@ -424,6 +424,11 @@ impl World {
                 shared.count("seen: answer after its asker gave up");
             }
         }
+        if asked.kind == Kind::Listen && format!("{:?}", answer.text).starts_with("Err(") {
+            // Refused, and so not asked for again after a gap.
+            let wanted = (client, asked.server, asked.about[0]);
+            self.wanted.remove(&wanted);
+        }
         let held = self.watch.heard(asked, &answer);
         answer.deliver();
         self.drive_soon(client);
@@ -473,6 +478,12 @@ impl World {
                     "seen: grant heard late"
                 });
             }
+        }
+        if hint.ends {
+            // The connection has forgotten it, and does not ask for it again after a gap.
+            let name = number_of(&NAMES, &hint.name);
+            self.wanted
+                .retain(|(who, at, (about, _)), _| (*who, *at, *about) != (client, server, name));
         }
         self.watch.woken(client, &hint, self.now);
         let process = &self.processes[usize::from(client)];

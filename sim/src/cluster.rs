@@ -21,13 +21,14 @@ impl World {
             match (number + r.u32(0..4)) % 4 {
                 0 => self.at(time, Event::Replaced(to, takes)),
                 1 => {
-                    self.at(time, Event::Open(name, to, r.bool()));
+                    self.at(time, Event::Open(name, to, r.bool(), time + takes));
                     self.at(time + takes, Event::Move(name, to));
                 }
                 2 => {
                     // As `redis-cli --cluster reshard` does: some keys first, then all, then the slot.
-                    self.at(time, Event::Open(name, to, false));
-                    self.at(time + takes / 2, Event::Open(name, to, true));
+                    let ends = time + takes;
+                    self.at(time, Event::Open(name, to, false, ends));
+                    self.at(time + takes / 2, Event::Open(name, to, true, ends));
                     self.at(time + takes, Event::Move(name, to));
                 }
                 _ => self.at(time, Event::Move(name, to)),
@@ -35,7 +36,8 @@ impl World {
         }
     }
 
-    pub fn opens(&mut self, name: u8, to: u8, is_there: bool) {
+    /// Until it `ends` no lock in the slot is taken or given back.
+    pub fn opens(&mut self, name: u8, to: u8, is_there: bool, ends: u64) {
         let called = NAMES[usize::from(name)];
         let from = self.server().node_of(called);
         if self.healed_at.is_some() || from == to {
@@ -43,7 +45,7 @@ impl World {
         }
         self.moving.insert(name, to);
         self.server().open_slot(called, to, is_there);
-        self.disturb();
+        self.disturb(ends);
         let how = if is_there {
             "all keys are there"
         } else {
@@ -61,14 +63,14 @@ impl World {
         if self.healed_at.is_some() && !self.moving.contains_key(&name) {
             return;
         }
-        self.moving.remove(&name);
-        if from == to {
+        if from == to && self.healed_at.is_none() {
             return;
         }
+        self.moving.remove(&name);
         let hints = self
             .server()
             .move_slot(called, to, |node| node == from || node == to);
-        self.disturb();
+        self.disturb(self.now);
         self.note(0, "fault: slot moved", || {
             format!("the slot of {called} has moved from {from} to {to}")
         });
@@ -141,9 +143,9 @@ impl World {
         }
     }
 
-    fn disturb(&mut self) {
+    fn disturb(&mut self, until: u64) {
         for process in &mut self.processes {
-            process.last_fault = self.now;
+            process.last_fault = process.last_fault.max(until);
         }
     }
 }

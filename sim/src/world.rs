@@ -46,8 +46,8 @@ pub enum Event {
     Gone(u8),
     /// The slot of a name moves to a node of the cluster.
     Move(u8, u8),
-    /// It begins to be moved, and all of its keys are there already, or some.
-    Open(u8, u8, bool),
+    /// It begins to be moved, and all of its keys are there already, or some; until then.
+    Open(u8, u8, bool, u64),
     /// A node of a cluster hears who has which slot.
     Hears(u8),
     /// A node stands still for so long, and others take its slots.
@@ -273,7 +273,7 @@ impl World {
             Event::Epoch(client, server) => self.epoch(client, server),
             Event::Gone(server) => self.gone(server),
             Event::Move(name, to) => self.moves(name, to),
-            Event::Open(name, to, is_there) => self.opens(name, to, is_there),
+            Event::Open(name, to, is_there, ends) => self.opens(name, to, is_there, ends),
             Event::Hears(node) => self.node_hears(node),
             Event::Replaced(node, time) => self.replaced(node, time),
             Event::Visit(name, time) => self.visit(name, time),

@@ -13,7 +13,11 @@ use leasehold::{Client, Error, EventKind, LostReason, MutexGuard};
 use leasehold_testkit::{Flavor, SentinelGroup, Server, wait_until, wait_until_async};
 
 use super::epochs::{counting, take};
-use crate::common::{SOON, few_or, flavors, int, keys, own_names::OwnNames};
+use crate::common::{
+    SOON, few_or, flavors, int, keys,
+    kinds::{ROWS, Row},
+    own_names::OwnNames,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -453,6 +457,58 @@ async fn a_name_that_only_its_caller_uses_is_not_held_by_another_after_a_planned
             tokio::time::sleep(3000 * MS).await;
             assert_eq!(names.told_held().await, [""; 0], "{flavor}, round {round}");
             group.settle();
+        }
+    }
+}
+
+/// The second server learns by repetition what the first was told last, and the third knows neither.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_only_its_caller_uses_is_not_held_by_another_after_two_failovers_in_a_row() {
+    let mut group = SentinelGroup::start(flavors(1)[0]);
+    let client = Client::connect(&group.url()).await.unwrap();
+    let mut locks = Vec::new();
+    for row in ROWS {
+        // Permits are no leases of a name's own.
+        if !matches!(row, Row::Count | Row::Permit | Row::Multi) {
+            let name = format!("twice:{row:?}");
+            row.prepare(&client, &name).await;
+            let lock = row.lock(&client, &name);
+            locks.push((name, lock.lock().await.unwrap(), lock));
+        }
+    }
+    let first = group.primary();
+    group.server(first).cli(&["SET", "probe", "1"]);
+    group.server(first).cli(&["WAIT", "2", "5000"]);
+    let replicas = group.freeze_replicas();
+    let mut all = Vec::new();
+    for (name, guard, lock) in locks {
+        guard.release().await.unwrap();
+        all.push((name, lock));
+    }
+    group.kill(first);
+    group.thaw_replicas(&replicas[..1]);
+    let second = group.wait_for_successor(first);
+    // It still had them, and they are given back there.
+    wait_until_async(
+        FAILOVER,
+        "what the first knew is repeated at the second",
+        || {
+            all.iter()
+                .all(|(name, _)| int(&group.server(second), &["EXISTS", name]) == 0)
+        },
+    )
+    .await;
+    group.kill(second);
+    group.thaw_replicas(&replicas[1..]);
+    let third = group.wait_for_successor(second);
+    for (name, lock) in &all {
+        loop {
+            match lock.try_lock().await {
+                Ok(Some(guard)) => break drop(guard),
+                Ok(None) => panic!("{name} is held by another, says the third server, {third}"),
+                // No server can be asked yet, or what holds it is being given back.
+                Err(error) => assert!(error.is_unreachable(), "{error}"),
+            }
         }
     }
 }

@@ -1,16 +1,17 @@
 //! Releases that a primary has confirmed, and that the one which took its place may not know.
 //!
 //! A planned failover promotes a replica about a second before clients hear of it. What they give back in between is given back at the old
-//! primary only: at the new one it would be held until its lease ends. So what was confirmed in the last seconds is given back there once
-//! more. That does no harm: a lease id that was given up never holds again (B4).
+//! primary only: at the new one it would be held until its lease ends. So what was confirmed in the last seconds before a server's last
+//! word is given back at the next one once more, and again at the one after that. That does no harm: a lease id that was given up never holds again (B4).
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
+    future::Future,
     sync::{Arc, Weak},
     time::Duration,
 };
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -21,13 +22,17 @@ use super::{
 };
 use crate::{
     backend::{Release, ReleaseReply, Reply},
+    backoff::Backoff,
     clock::Instant,
     home::Home,
     name::Name,
 };
 
-/// From so long before the last one on they are kept.
+/// What a server has confirmed so long before its last word is known to its replicas.
 const KEPT: Duration = Duration::from_secs(5);
+
+/// A failover takes less than this: after that nothing is repeated.
+const FAILOVER_MOST: Duration = Duration::from_secs(60);
 
 /// So many at most. Of more, the oldest end with their leases.
 const KEPT_MOST: usize = 10_000;
@@ -35,7 +40,10 @@ const KEPT_MOST: usize = 10_000;
 /// So many are under way at a time.
 const AT_ONCE: usize = 200;
 
-/// The releases of the last seconds, each with the number of the server that has confirmed it.
+/// Before what failed is repeated again.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+
+/// The last releases that each server has confirmed, each with the number of that server.
 #[derive(Default)]
 pub(super) struct Lately(Mutex<LatelyState>);
 
@@ -50,12 +58,8 @@ struct LatelyState {
     due: usize,
     /// When a release was repeated last.
     last: Option<Instant>,
-}
-
-impl LatelyState {
-    fn is_settled(&self, changes: u64) -> bool {
-        self.changes == changes && self.due == 0
-    }
+    /// When each server has confirmed one last.
+    last_of: BTreeMap<u64, Instant>,
 }
 
 struct Confirmed {
@@ -71,21 +75,54 @@ enum Repeat {
     No,
     Due,
     UnderWay,
-    Done(Instant),
+    /// At the server that was there after so many changes. The next may not know of that, either.
+    Done {
+        at: Instant,
+        changes: u64,
+    },
+}
+
+impl Repeat {
+    fn is_open(self) -> bool {
+        matches!(self, Repeat::Due | Repeat::UnderWay)
+    }
+}
+
+impl LatelyState {
+    fn is_settled(&self, changes: u64) -> bool {
+        self.changes == changes && self.due == 0
+    }
+
+    /// Forgets the oldest that need not be repeated any more.
+    fn tidy(&mut self, now: Instant) {
+        while let Some(first) = self.releases.front() {
+            let last_word = self.last_of.get(&first.by).copied().unwrap_or(now);
+            // Not by the clock alone: a server that has died has said nothing since, and its successor may take long to come.
+            let is_known = last_word.saturating_duration_since(first.at) > KEPT
+                || now.saturating_duration_since(first.at) > FAILOVER_MOST;
+            let may_go = is_known && !first.repeat.is_open();
+            if !may_go && self.releases.len() < KEPT_MOST {
+                return;
+            }
+            self.due -= usize::from(first.repeat.is_open());
+            self.releases.pop_front();
+            self.gone += 1;
+        }
+        self.last_of
+            .retain(|_, last| now.saturating_duration_since(*last) <= FAILOVER_MOST);
+    }
 }
 
 impl Lately {
     /// Notes a release that a server has confirmed. `is_due`: servers have changed since it was sent.
     pub(super) fn confirmed(&self, release: Release, by: u64, is_due: bool) {
-        let at = Instant::now();
+        self.confirmed_at(Instant::now(), release, by, is_due);
+    }
+
+    fn confirmed_at(&self, at: Instant, release: Release, by: u64, is_due: bool) {
         let lately = &mut *self.0.lock();
-        while let Some(first) = lately.releases.front()
-            && (lately.releases.len() >= KEPT_MOST || at.duration_since(first.at) > KEPT)
-        {
-            lately.due -= usize::from(matches!(first.repeat, Repeat::Due | Repeat::UnderWay));
-            lately.releases.pop_front();
-            lately.gone += 1;
-        }
+        lately.last_of.insert(by, at);
+        lately.tidy(at);
         lately.due += usize::from(is_due);
         let repeat = if is_due { Repeat::Due } else { Repeat::No };
         lately.releases.push_back(Confirmed {
@@ -112,12 +149,15 @@ impl Lately {
         lately.releases.iter().any(|it| {
             it.release.id.name == *name
                 && match it.repeat {
-                    // An older one was replicated by then.
                     Repeat::No => {
-                        since.saturating_duration_since(it.at) <= KEPT && is_due(&it.release, it.by)
+                        since.saturating_duration_since(it.at) <= FAILOVER_MOST
+                            && is_due(&it.release, it.by)
                     }
                     Repeat::Due | Repeat::UnderWay => true,
-                    Repeat::Done(at) => at >= since,
+                    Repeat::Done {
+                        at,
+                        changes: at_that,
+                    } => at >= since || at_that != changes,
                 }
         })
     }
@@ -127,14 +167,14 @@ impl Lately {
         self.0.lock().is_settled(changes)
     }
 
-    /// Gives back once more what is due after `changes` of servers.
+    /// Gives back once more what is due after `changes` of servers. `false`: some of it has had no answer, and is due still.
     pub(super) async fn repeat(
         &self,
         changes: u64,
         is_due: impl Fn(&Release, u64) -> bool,
         give_back: impl Fn(Release) -> Reply<ReleaseReply>,
-    ) {
-        let due = self.take_due(changes, is_due);
+    ) -> bool {
+        let (due, mut all) = (self.take_due(Instant::now(), changes, is_due), true);
         for some in due.chunks(AT_ONCE) {
             let answers = some.iter().map(|(_, release)| give_back(release.clone()));
             let answers = join_all(answers).await;
@@ -146,19 +186,22 @@ impl Lately {
                     continue;
                 };
                 it.repeat = if answer.is_err_and(|failure| !failure.is_final()) {
+                    all = false;
                     Repeat::Due
                 } else {
                     lately.due -= 1;
-                    Repeat::Done(now)
+                    Repeat::Done { at: now, changes }
                 };
             }
             lately.last = Some(now);
         }
+        all
     }
 
     /// The newest first: these are the most likely not to be known. Each with its number among all.
     fn take_due(
         &self,
+        now: Instant,
         changes: u64,
         is_due: impl Fn(&Release, u64) -> bool,
     ) -> Vec<(usize, Release)> {
@@ -166,8 +209,16 @@ impl Lately {
         lately.changes = lately.changes.max(changes);
         let mut due = Vec::new();
         for (at, it) in lately.releases.iter_mut().enumerate().rev() {
+            let is_old = now.saturating_duration_since(it.at) > FAILOVER_MOST;
             match it.repeat {
-                Repeat::No if is_due(&it.release, it.by) => lately.due += 1,
+                Repeat::Due if is_old => {
+                    it.repeat = Repeat::Done { at: now, changes };
+                    lately.due -= 1;
+                    continue;
+                }
+                Repeat::No if !is_old && is_due(&it.release, it.by) => lately.due += 1,
+                // The server that it was repeated at has been replaced as well, perhaps by the one that has confirmed it first.
+                Repeat::Done { changes: then, .. } if !is_old && then != changes => lately.due += 1,
                 Repeat::Due => {}
                 _ => continue,
             }
@@ -175,6 +226,21 @@ impl Lately {
             due.push((lately.gone + at, it.release.clone()));
         }
         due
+    }
+}
+
+/// Repeats `once` until all has an answer, or the client has ended.
+pub(super) async fn until_all<C: Send + Sync>(
+    client: Weak<C>,
+    home: Home,
+    once: impl Fn(Arc<C>) -> BoxFuture<'static, bool>,
+) {
+    let mut backoff = AGAIN;
+    while let Some(client) = client.upgrade() {
+        if once(client).await {
+            return;
+        }
+        home.sleep(backoff.next()).await;
     }
 }
 
@@ -210,10 +276,9 @@ impl Repeats {
         let is_due = by != self.server();
         self.lately.confirmed(release, by, is_due);
         if is_due {
-            let repeats = Arc::clone(self);
             self.home
                 .handle()
-                .spawn(async move { repeats.repeat().await });
+                .spawn(repeat(Arc::downgrade(self), self.home.clone()));
         }
     }
 
@@ -224,12 +289,18 @@ impl Repeats {
             .may_be_held(name, since, server, |_, by| by != server)
     }
 
-    async fn repeat(&self) {
+    async fn repeat(&self) -> bool {
         let give_back = |release: Release| wire(release.id.kind).release(&self.caller, release);
         let server = self.server();
         let is_due = |_: &Release, by| by != server;
-        self.lately.repeat(server, is_due, give_back).await;
+        self.lately.repeat(server, is_due, give_back).await
     }
+}
+
+fn repeat(repeats: Weak<Repeats>, home: Home) -> impl Future<Output = ()> + Send {
+    until_all(repeats, home, |repeats| {
+        Box::pin(async move { repeats.repeat().await })
+    })
 }
 
 async fn follow(repeats: Weak<Repeats>, mut changes: watch::Receiver<Generation>) {
@@ -237,10 +308,10 @@ async fn follow(repeats: Weak<Repeats>, mut changes: watch::Receiver<Generation>
     while changes.changed().await.is_ok() {
         let now = changes.borrow_and_update().epochs;
         if std::mem::replace(&mut epochs, now) != now {
-            let Some(repeats) = repeats.upgrade() else {
+            let Some(home) = repeats.upgrade().map(|repeats| repeats.home.clone()) else {
                 return;
             };
-            repeats.repeat().await;
+            repeat(Weak::clone(&repeats), home).await;
         }
     }
 }
@@ -254,4 +325,89 @@ pub(super) fn again(step: &Release) -> Option<Release> {
         holds: None,
         ..step.clone()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backend::Failure,
+        kind::{Access, LockKind},
+        name::LockId,
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn release(name: &str) -> Release {
+        let id = LockId::new(LockKind::Mutex, Name::new(name).unwrap());
+        Release::giving_back(&id, Access::Exclusive, 7.into())
+    }
+
+    fn names(due: &[(usize, Release)]) -> Vec<String> {
+        due.iter().map(|(_, it)| it.id.name.wire().into()).collect()
+    }
+
+    /// Of servers that count up: what another has confirmed is due at this one.
+    fn not(server: u64) -> impl Fn(&Release, u64) -> bool {
+        move |_, by| by != server
+    }
+
+    async fn repeat(lately: &Lately, server: u64, answer: Result<(), ()>) -> bool {
+        let give_back = |_| -> Reply<ReleaseReply> {
+            Box::pin(std::future::ready(match answer {
+                Ok(()) => Ok(ReleaseReply::NotOurs),
+                Err(()) => Err(Failure::Ambiguous(Arc::new(std::fmt::Error))),
+            }))
+        };
+        lately.repeat(server, not(server), give_back).await
+    }
+
+    #[tokio::test]
+    async fn a_release_is_repeated_at_each_server_that_takes_the_place_of_another() {
+        let (lately, name) = (Lately::default(), Name::new("x").unwrap());
+        lately.confirmed(release("x"), 1, false);
+        for server in [2, 3, 4] {
+            assert!(lately.may_be_held(&name, Instant::now(), server, not(server)));
+            assert!(repeat(&lately, server, Ok(())).await);
+            assert!(!lately.may_be_held(&name, Instant::now(), server, not(server)));
+            assert!(lately.is_settled(server));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_repetition_without_an_answer_is_due_still() {
+        let (lately, name) = (Lately::default(), Name::new("x").unwrap());
+        lately.confirmed(release("x"), 1, false);
+        assert!(!repeat(&lately, 2, Err(())).await);
+        assert!(lately.may_be_held(&name, Instant::now(), 2, not(2)) && !lately.is_settled(2));
+        assert!(repeat(&lately, 2, Ok(())).await && lately.is_settled(2));
+    }
+
+    #[test]
+    fn the_last_words_of_a_dead_server_outlast_what_others_confirm_meanwhile() {
+        let (lately, began) = (Lately::default(), Instant::now());
+        lately.confirmed_at(began, release("old"), 1, false);
+        lately.confirmed_at(began + 6 * SECOND, release("last"), 1, false);
+        for after in 7..30 {
+            lately.confirmed_at(began + after * SECOND, release("other"), 2, false);
+        }
+        let due = lately.take_due(began + 30 * SECOND, 2, not(2));
+        assert_eq!(names(&due), ["last"]);
+        // What is under way stays, and all else goes in the end.
+        lately.confirmed_at(began + 90 * SECOND, release("other"), 2, false);
+        assert_eq!(
+            names(&lately.take_due(began + 91 * SECOND, 3, not(2))),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn a_server_that_lives_keeps_no_more_than_its_last_seconds() {
+        let (lately, began) = (Lately::default(), Instant::now());
+        for tenth in 0..1000 {
+            let at = began + tenth * SECOND / 10;
+            lately.confirmed_at(at, release("x"), 1, false);
+        }
+        assert!(lately.0.lock().releases.len() <= 52);
+    }
 }

@@ -190,8 +190,11 @@ impl MemoryServer {
             return Vec::new();
         };
         let slot_of_it = slot(name);
+        let from = cluster.owner(slot_of_it);
         cluster.move_slot(slot_of_it, to, know);
-        scripts.move_slots(|id| slot(id.name.wire()) == slot_of_it);
+        if from != to {
+            scripts.move_slots(|id| slot(id.name.wire()) == slot_of_it);
+        }
         scripts.take_hints()
     }
 

@@ -73,25 +73,27 @@ impl ClusterCore {
 
     /// What was given back at a node that is not the owner any more is given back at the owner, in the background.
     pub(super) fn give_back_again(self: &Arc<Self>) {
-        let shared = Arc::clone(self);
-        drop(self.home.handle().spawn(async move {
-            let is_due = |release: &Release, by| {
-                let owner = shared.nodes.owner(slot(release.id.name.wire()));
-                owner.is_some_and(|owner| u64::from(owner.number) != by)
+        let again = repeats::until_all(Arc::downgrade(self), self.home.clone(), |shared| {
+            Box::pin(async move { shared.give_back_once().await })
+        });
+        drop(self.home.handle().spawn(again));
+    }
+
+    async fn give_back_once(self: &Arc<Self>) -> bool {
+        let is_due = |release: &Release, by| {
+            let owner = self.nodes.owner(slot(release.id.name.wire()));
+            owner.is_some_and(|owner| u64::from(owner.number) != by)
+        };
+        let give_back = |release: Release| {
+            let way = Route {
+                slot: slot(release.id.name.wire()),
+                ask: AskRule::Never,
+                patience: self.timeout,
+                late: LATE,
             };
-            let give_back = |release: Release| {
-                let way = Route {
-                    slot: slot(release.id.name.wire()),
-                    ask: AskRule::Never,
-                    patience: shared.timeout,
-                    late: LATE,
-                };
-                shared.send(way, move |redis| redis.release(release.clone()))
-            };
-            let lately = &shared.lately;
-            lately
-                .repeat(shared.nodes.changes(), is_due, give_back)
-                .await;
-        }));
+            self.send(way, move |redis| redis.release(release.clone()))
+        };
+        let changes = self.nodes.changes();
+        self.lately.repeat(changes, is_due, give_back).await
     }
 }
