@@ -13,9 +13,9 @@ pub fn check(world: &mut World) {
     if world.watch.granted.is_empty() || !world.watch.asks("B3") {
         return;
     }
-    // A request under way may go unanswered first; in a cluster an answer that comes late has the table asked for, behind which the same
-    // request goes out once more.
-    let requests = if world.config.nodes > 0 { 3 } else { 1 };
+    // A request under way may go unanswered first. In a cluster an answer that comes late has the table asked for, behind which the same
+    // request goes out once more; and whoever subscribes asks three times where nodes stand still.
+    let requests = if world.config.nodes > 0 { 5 } else { 1 };
     let patience = requests * world.config.operation_timeout + SECOND;
     let now = world.now;
     let mut shared = world.shared.lock();

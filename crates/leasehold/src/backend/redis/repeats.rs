@@ -34,7 +34,7 @@ const KEPT: Duration = Duration::from_secs(5);
 /// A failover takes less than this: after that nothing is repeated.
 const FAILOVER_MOST: Duration = Duration::from_secs(60);
 
-/// So many at most. Of more, the oldest end with their leases.
+/// So many of each server at most. Of more, the oldest end with their leases.
 const KEPT_MOST: usize = 10_000;
 
 /// So many are under way at a time.
@@ -49,25 +49,31 @@ pub(super) struct Lately(Mutex<LatelyState>);
 
 #[derive(Default)]
 struct LatelyState {
-    releases: VecDeque<Confirmed>,
-    /// How many were before the first of these.
-    gone: usize,
+    /// By the server that has confirmed them: what one says does not shorten what is known of another, which may have died.
+    by: BTreeMap<u64, OfServer>,
     /// How often servers had changed when what is due was searched for last.
     changes: u64,
     /// How many of these are due and not repeated yet.
     due: usize,
     /// When a release was repeated last.
     last: Option<Instant>,
-    /// When each server has confirmed one last.
-    last_of: BTreeMap<u64, Instant>,
+}
+
+#[derive(Default)]
+struct OfServer {
+    releases: VecDeque<Confirmed>,
+    /// How many were before the first of these.
+    gone: usize,
 }
 
 struct Confirmed {
     at: Instant,
     release: Release,
-    by: u64,
     repeat: Repeat,
 }
+
+/// The server that has confirmed a release, and which of those it was.
+type Which = (u64, usize);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repeat {
@@ -93,23 +99,30 @@ impl LatelyState {
         self.changes == changes && self.due == 0
     }
 
-    /// Forgets the oldest that need not be repeated any more.
-    fn tidy(&mut self, now: Instant) {
-        while let Some(first) = self.releases.front() {
-            let last_word = self.last_of.get(&first.by).copied().unwrap_or(now);
+    fn get_mut(&mut self, (by, number): Which) -> Option<&mut Confirmed> {
+        let its = self.by.get_mut(&by)?;
+        its.releases.get_mut(number.checked_sub(its.gone)?)
+    }
+}
+
+impl OfServer {
+    /// Forgets what need not be repeated any more. Returns how many of these were due.
+    fn tidy(&mut self, now: Instant) -> usize {
+        let last_word = self.releases.back().map(|last| last.at);
+        let mut due = 0;
+        while let (Some(first), Some(last_word)) = (self.releases.front(), last_word) {
             // Not by the clock alone: a server that has died has said nothing since, and its successor may take long to come.
             let is_known = last_word.saturating_duration_since(first.at) > KEPT
                 || now.saturating_duration_since(first.at) > FAILOVER_MOST;
             let may_go = is_known && !first.repeat.is_open();
-            if !may_go && self.releases.len() < KEPT_MOST {
-                return;
+            if !may_go && self.releases.len() <= KEPT_MOST {
+                break;
             }
-            self.due -= usize::from(first.repeat.is_open());
+            due += usize::from(first.repeat.is_open());
             self.releases.pop_front();
             self.gone += 1;
         }
-        self.last_of
-            .retain(|_, last| now.saturating_duration_since(*last) <= FAILOVER_MOST);
+        due
     }
 }
 
@@ -121,15 +134,18 @@ impl Lately {
 
     fn confirmed_at(&self, at: Instant, release: Release, by: u64, is_due: bool) {
         let lately = &mut *self.0.lock();
-        lately.last_of.insert(by, at);
-        lately.tidy(at);
         lately.due += usize::from(is_due);
         let repeat = if is_due { Repeat::Due } else { Repeat::No };
-        lately.releases.push_back(Confirmed {
+        let its = lately.by.entry(by).or_default();
+        its.releases.push_back(Confirmed {
             at,
             release,
-            by,
             repeat,
+        });
+        // Those of the others as well. There are few servers.
+        lately.by.retain(|_, its| {
+            lately.due -= its.tidy(at);
+            !its.releases.is_empty()
         });
     }
 
@@ -146,19 +162,16 @@ impl Lately {
         if lately.is_settled(changes) && lately.last.is_none_or(|last| last < since) {
             return false; // as nearly always: all names need not be compared
         }
-        lately.releases.iter().any(|it| {
-            it.release.id.name == *name
-                && match it.repeat {
-                    Repeat::No => {
-                        since.saturating_duration_since(it.at) <= FAILOVER_MOST
-                            && is_due(&it.release, it.by)
-                    }
-                    Repeat::Due | Repeat::UnderWay => true,
-                    Repeat::Done {
-                        at,
-                        changes: at_that,
-                    } => at >= since || at_that != changes,
+        lately.by.iter().any(|(by, its)| {
+            let mut of_name = its.releases.iter().filter(|it| it.release.id.name == *name);
+            of_name.any(|it| match it.repeat {
+                Repeat::No => {
+                    since.saturating_duration_since(it.at) <= FAILOVER_MOST
+                        && is_due(&it.release, *by)
                 }
+                Repeat::Due | Repeat::UnderWay => true,
+                Repeat::Done { at, changes: then } => at >= since || then != changes,
+            })
         })
     }
 
@@ -180,50 +193,53 @@ impl Lately {
             let answers = join_all(answers).await;
             let now = Instant::now();
             let lately = &mut *self.0.lock();
-            for ((number, _), answer) in some.iter().zip(answers) {
-                let at = number.checked_sub(lately.gone);
-                let Some(it) = at.and_then(|at| lately.releases.get_mut(at)) else {
-                    continue;
-                };
-                it.repeat = if answer.is_err_and(|failure| !failure.is_final()) {
-                    all = false;
-                    Repeat::Due
-                } else {
-                    lately.due -= 1;
-                    Repeat::Done { at: now, changes }
-                };
+            for ((which, _), answer) in some.iter().zip(answers) {
+                let has_failed = answer.is_err_and(|failure| !failure.is_final());
+                all &= !has_failed;
+                if let Some(it) = lately.get_mut(*which) {
+                    it.repeat = if has_failed {
+                        Repeat::Due
+                    } else {
+                        Repeat::Done { at: now, changes }
+                    };
+                    lately.due -= usize::from(!has_failed);
+                }
             }
             lately.last = Some(now);
         }
         all
     }
 
-    /// The newest first: these are the most likely not to be known. Each with its number among all.
+    /// The newest of each server first: these are the most likely not to be known.
     fn take_due(
         &self,
         now: Instant,
         changes: u64,
         is_due: impl Fn(&Release, u64) -> bool,
-    ) -> Vec<(usize, Release)> {
+    ) -> Vec<(Which, Release)> {
         let lately = &mut *self.0.lock();
         lately.changes = lately.changes.max(changes);
         let mut due = Vec::new();
-        for (at, it) in lately.releases.iter_mut().enumerate().rev() {
-            let is_old = now.saturating_duration_since(it.at) > FAILOVER_MOST;
-            match it.repeat {
-                Repeat::Due if is_old => {
-                    it.repeat = Repeat::Done { at: now, changes };
-                    lately.due -= 1;
-                    continue;
+        for (by, its) in &mut lately.by {
+            for (at, it) in its.releases.iter_mut().enumerate().rev() {
+                let is_old = now.saturating_duration_since(it.at) > FAILOVER_MOST;
+                match it.repeat {
+                    Repeat::Due if is_old => {
+                        it.repeat = Repeat::Done { at: now, changes };
+                        lately.due -= 1;
+                        continue;
+                    }
+                    Repeat::No if !is_old && is_due(&it.release, *by) => lately.due += 1,
+                    // The server that it was repeated at has been replaced as well, perhaps by the one that has confirmed it first.
+                    Repeat::Done { changes: then, .. } if !is_old && then != changes => {
+                        lately.due += 1;
+                    }
+                    Repeat::Due => {}
+                    _ => continue,
                 }
-                Repeat::No if !is_old && is_due(&it.release, it.by) => lately.due += 1,
-                // The server that it was repeated at has been replaced as well, perhaps by the one that has confirmed it first.
-                Repeat::Done { changes: then, .. } if !is_old && then != changes => lately.due += 1,
-                Repeat::Due => {}
-                _ => continue,
+                it.repeat = Repeat::UnderWay;
+                due.push(((*by, its.gone + at), it.release.clone()));
             }
-            it.repeat = Repeat::UnderWay;
-            due.push((lately.gone + at, it.release.clone()));
         }
         due
     }
@@ -343,7 +359,7 @@ mod tests {
         Release::giving_back(&id, Access::Exclusive, 7.into())
     }
 
-    fn names(due: &[(usize, Release)]) -> Vec<String> {
+    fn names(due: &[(Which, Release)]) -> Vec<String> {
         due.iter().map(|(_, it)| it.id.name.wire().into()).collect()
     }
 
@@ -388,8 +404,10 @@ mod tests {
         let (lately, began) = (Lately::default(), Instant::now());
         lately.confirmed_at(began, release("old"), 1, false);
         lately.confirmed_at(began + 6 * SECOND, release("last"), 1, false);
-        for after in 7..30 {
-            lately.confirmed_at(began + after * SECOND, release("other"), 2, false);
+        // A busy one.
+        for after in 0..2 * u32::try_from(KEPT_MOST).unwrap() {
+            let at = began + 7 * SECOND + after * SECOND / 1000;
+            lately.confirmed_at(at, release("other"), 2, false);
         }
         let due = lately.take_due(began + 30 * SECOND, 2, not(2));
         assert_eq!(names(&due), ["last"]);
@@ -408,6 +426,6 @@ mod tests {
             let at = began + tenth * SECOND / 10;
             lately.confirmed_at(at, release("x"), 1, false);
         }
-        assert!(lately.0.lock().releases.len() <= 52);
+        assert!(lately.0.lock().by[&1].releases.len() <= 52);
     }
 }
