@@ -94,7 +94,7 @@ macro_rules! about {
         if let Some(transport) = $redis.caller.transport() {
             transport.is_about(&$id, || About {
                 kind: Kind::$kind,
-                about: vec![($id.name.shared(), $lease)],
+                names: vec![($id.name.shared(), $lease)],
                 what: Box::new($what.clone()),
             });
         }
@@ -290,7 +290,7 @@ impl LockSteps for Redis {
             let about = |renew: &Renew| (renew.id.name.shared(), renew.lease.get());
             transport.is_about(&first.id, || About {
                 kind: Kind::Renew,
-                about: batch.iter().map(about).collect(),
+                names: batch.iter().map(about).collect(),
                 what: Box::new(batch.to_vec()),
             });
         }

@@ -50,7 +50,7 @@ pub(super) struct Lately(Mutex<LatelyState>);
 #[derive(Default)]
 struct LatelyState {
     /// By the server that has confirmed them: what one says does not shorten what is known of another, which may have died.
-    by: BTreeMap<u64, OfServer>,
+    by: BTreeMap<u64, ServerReleases>,
     /// How often servers had changed when what is due was searched for last.
     changes: u64,
     /// How many of these are due and not repeated yet.
@@ -60,7 +60,7 @@ struct LatelyState {
 }
 
 #[derive(Default)]
-struct OfServer {
+struct ServerReleases {
     releases: VecDeque<Confirmed>,
     /// How many were before the first of these.
     gone: usize,
@@ -105,7 +105,7 @@ impl LatelyState {
     }
 }
 
-impl OfServer {
+impl ServerReleases {
     /// Forgets what need not be repeated any more. Returns how many of these were due.
     fn tidy(&mut self, now: Instant) -> usize {
         let last_word = self.releases.back().map(|last| last.at);

@@ -134,9 +134,8 @@ pub(crate) fn simulated_cluster(
         sharded_channels: Some(true),
         ..config.clone()
     };
-    let hosts = scripts.cluster().map_or(0, |cluster| cluster.ways.len());
     let hosts: Vec<String> = (PORT..)
-        .take(hosts)
+        .take(scripts.nodes())
         .map(|port| format!("127.0.0.1:{port}"))
         .collect();
     let url = format!("redis-cluster://{}", hosts.join(","));

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use redis::{ErrorKind, RedisError, Value};
 
 use super::{
-    cluster::slot,
+    cluster::slots::slot,
     failure::{classify, in_words},
     script::{Call, unexpected},
 };

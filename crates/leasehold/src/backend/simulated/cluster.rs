@@ -2,12 +2,10 @@
 //!
 //! All nodes share the keys: a slot moves with its data, at once. What is played is where requests and subscriptions go.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use redis::Value;
-
-use crate::backend::simulated::request::Network;
 
 /// So many slots has each cluster.
 const SLOTS: u16 = 16_384;
@@ -17,7 +15,7 @@ pub(crate) const PORT: u16 = 7000;
 
 /// Who has which slot.
 pub(crate) struct SlotOwners {
-    pub(crate) ways: Vec<Arc<dyn Network>>,
+    nodes: u8,
     state: Mutex<State>,
 }
 
@@ -32,20 +30,16 @@ struct State {
 }
 
 impl SlotOwners {
-    pub(crate) fn new(ways: Vec<Arc<dyn Network>>) -> SlotOwners {
+    pub(crate) fn new(nodes: u8) -> SlotOwners {
         SlotOwners {
-            ways,
+            nodes,
             state: Mutex::default(),
         }
     }
 
-    fn nodes(&self) -> u8 {
-        u8::try_from(self.ways.len()).unwrap_or(u8::MAX)
-    }
-
     /// Where a slot was made: as many are at each node.
     fn born_at(&self, slot: u16) -> u8 {
-        u8::try_from(u32::from(slot) * u32::from(self.nodes()) / u32::from(SLOTS)).unwrap_or(0)
+        u8::try_from(u32::from(slot) * u32::from(self.nodes) / u32::from(SLOTS)).unwrap_or(0)
     }
 
     pub(crate) fn owner(&self, slot: u16) -> u8 {
@@ -80,12 +74,12 @@ impl SlotOwners {
         }
     }
 
-    /// Moves a slot. Whoever is not among those that know believes that it is where it was.
+    /// Moves a slot. A node that does not know of it believes that it is where it was.
     pub(crate) fn move_slot(&self, slot: u16, to: u8, know: impl Fn(u8) -> bool) {
         let from = self.owner(slot);
         let mut state = self.state.lock();
         state.open.remove(&slot);
-        for node in 0..self.nodes() {
+        for node in 0..self.nodes {
             if know(node) {
                 state.stale.remove(&(node, slot));
             } else {
@@ -110,8 +104,8 @@ impl SlotOwners {
         let known = |slot: u16| self.known_by(node, slot);
         let special: Vec<u16> = self.state.lock().moved.keys().copied().collect();
         // Ranges end where slots were made, and around each that has moved.
-        let mut begins: Vec<u16> = (0..self.nodes())
-            .map(|at| (u32::from(at) * u32::from(SLOTS)).div_ceil(u32::from(self.nodes())))
+        let mut begins: Vec<u16> = (0..self.nodes)
+            .map(|at| (u32::from(at) * u32::from(SLOTS)).div_ceil(u32::from(self.nodes)))
             .filter_map(|slot| u16::try_from(slot).ok())
             .chain(special.into_iter().flat_map(|slot| [slot, slot + 1]))
             .filter(|slot| *slot < SLOTS)

@@ -3,9 +3,18 @@
 use std::sync::Arc;
 
 use crate::{
-    backend::{Sink, WakeUp, simulated::scripts::Hears},
+    backend::{Sink, WakeUp},
     name::LockId,
 };
+
+/// A client's connection for wake-ups.
+pub(crate) trait Hears: Send + Sync {
+    fn sink(&self) -> &Arc<dyn Sink>;
+    /// It is gone.
+    fn cut(&self);
+    /// The server has ended a subscription, or refuses to take it up again.
+    fn ended(&self, id: &LockId, refusal: Option<&str>);
+}
 
 /// A wake-up on its way to a client. Dropped, it is lost.
 #[derive(Clone)]

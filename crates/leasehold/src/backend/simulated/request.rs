@@ -76,8 +76,8 @@ pub struct Request {
 /// What a request is about.
 pub(crate) struct About {
     pub(crate) kind: Kind,
-    /// As in [`Request`].
-    pub(crate) about: Vec<(Arc<str>, u64)>,
+    /// [`Request::about`].
+    pub(crate) names: Vec<(Arc<str>, u64)>,
     pub(crate) what: Box<dyn fmt::Debug + Send + Sync>,
 }
 
@@ -86,7 +86,7 @@ impl About {
     pub(crate) fn nothing(kind: Kind) -> About {
         About {
             kind,
-            about: Vec::new(),
+            names: Vec::new(),
             what: Box::new(""),
         }
     }
@@ -206,7 +206,7 @@ impl Request {
         Request {
             client: Arc::clone(client),
             kind: about.kind,
-            about: about.about,
+            about: about.names,
             what: about.what,
             step,
         }

@@ -14,11 +14,11 @@ use redis::Value;
 
 use crate::{
     backend::{
-        Sink, WakeUp,
+        WakeUp,
         memory::store::{Store, look::Snapshot},
         simulated::{
             cluster::SlotOwners,
-            hint::{Hint, at_any_node},
+            hint::{Hears, Hint, at_any_node},
             keys::{Looker, ScriptServer},
             request::{Answer, Kind, Network, NoAnswer, Request, Step},
         },
@@ -26,15 +26,6 @@ use crate::{
     kind::LockKind,
     name::LockId,
 };
-
-/// A client's connection for wake-ups.
-pub(crate) trait Hears: Send + Sync {
-    fn sink(&self) -> &Arc<dyn Sink>;
-    /// It is gone.
-    fn cut(&self);
-    /// The server has ended a subscription, or refuses to take it up again.
-    fn ended(&self, id: &LockId, refusal: Option<&str>);
-}
 
 /// What a client hears, by channel.
 struct Listener {
@@ -57,6 +48,8 @@ pub(crate) struct Scripts {
     numbers: Mutex<BTreeMap<LockId, i64>>,
     twin: Mutex<Twin>,
     cluster: Option<SlotOwners>,
+    /// To each node of the cluster.
+    ways: Vec<Arc<dyn Network>>,
     /// Ends of subscriptions that are still to be told.
     ends: Mutex<Vec<Hint>>,
 }
@@ -92,6 +85,7 @@ impl Scripts {
             numbers: Mutex::default(),
             twin: Mutex::default(),
             cluster: None,
+            ways: Vec::new(),
             ends: Mutex::default(),
         }
     }
@@ -103,7 +97,8 @@ impl Scripts {
     ) -> Scripts {
         let network = Arc::clone(&ways[0]);
         Scripts {
-            cluster: Some(SlotOwners::new(ways)),
+            cluster: u8::try_from(ways.len()).ok().map(SlotOwners::new),
+            ways,
             ..Scripts::new(keys, network)
         }
     }
@@ -112,9 +107,13 @@ impl Scripts {
         self.cluster.as_ref()
     }
 
+    /// How many nodes there are.
+    pub(crate) fn nodes(&self) -> usize {
+        self.ways.len()
+    }
+
     pub(crate) fn way_to(&self, node: u8) -> Arc<dyn Network> {
-        let cluster = self.cluster.as_ref().expect("a cluster's");
-        Arc::clone(&cluster.ways[usize::from(node)])
+        Arc::clone(&self.ways[usize::from(node)])
     }
 
     /// The answer of a node to `CLUSTER SLOTS`.
@@ -143,7 +142,7 @@ impl Scripts {
         }
     }
 
-    /// Another node has these slots from now on. Whoever listens for names in them hears that this has ended, as from a node that knows.
+    /// Another node has these slots from now on. Each client that listens for names in them hears that this has ended.
     pub(crate) fn move_slots(&self, is_moved: impl Fn(&LockId) -> bool) {
         *self.seen.lock() = None;
         let mut ended = Vec::new();

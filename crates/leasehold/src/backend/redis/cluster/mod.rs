@@ -28,7 +28,7 @@ mod redirect;
 mod renew;
 mod route;
 mod scan;
-mod slots;
+pub(super) mod slots;
 mod table;
 mod walk;
 
@@ -73,7 +73,10 @@ use nodes::{NodeSettings, Nodes, TableChange};
 use redirect::SlotOpen;
 use route::{AskRule, LATE, Route};
 use scan::Scan;
+#[cfg(feature = "sim")]
 pub(crate) use slots::slot;
+#[cfg(not(feature = "sim"))]
+use slots::slot;
 use table::SlotTable;
 
 /// One client of a cluster.

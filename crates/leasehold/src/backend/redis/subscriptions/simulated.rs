@@ -9,14 +9,15 @@ use crate::{
     backend::{
         Failure, Reply, Sink, WakeUp,
         redis::{
-            cluster::slot,
+            cluster::slots::slot,
             failure::in_words,
             kinds::wire,
             transport::{Transport, as_read},
         },
         simulated::{
+            hint::Hears,
             request::{About, Kind},
-            scripts::{Hears, Scripts},
+            scripts::Scripts,
         },
     },
     name::LockId,
@@ -28,17 +29,17 @@ pub(super) struct SimulatedConnection {
     listener: Arc<str>,
     /// What it is called there.
     on_wire: Arc<str>,
-    hears: Arc<Heard>,
+    hears: Arc<ToldByServer>,
 }
 
 /// What a connection for wake-ups tells, as `SubscriptionTask` does.
-struct Heard {
+struct ToldByServer {
     sink: Arc<dyn Sink>,
     elsewhere: Option<Arc<dyn Elsewhere>>,
     counted: Arc<ChannelListeners>,
 }
 
-impl Hears for Heard {
+impl Hears for ToldByServer {
     fn sink(&self) -> &Arc<dyn Sink> {
         &self.sink
     }
@@ -72,7 +73,7 @@ impl SimulatedConnection {
             transport: transport.clone(),
             listener,
             on_wire: Arc::clone(on_wire),
-            hears: Arc::new(Heard {
+            hears: Arc::new(ToldByServer {
                 sink,
                 elsewhere,
                 counted: Arc::clone(counted),
@@ -84,7 +85,7 @@ impl SimulatedConnection {
         self.transport.is_about(id, || About::nothing(kind));
         About {
             kind,
-            about: vec![(id.name.shared(), id.task())],
+            names: vec![(id.name.shared(), id.task())],
             what: Box::new(""),
         }
     }
