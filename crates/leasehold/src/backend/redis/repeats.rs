@@ -164,13 +164,13 @@ impl Lately {
         }
         lately.by.iter().any(|(by, its)| {
             let mut of_name = its.releases.iter().filter(|it| it.release.id.name == *name);
-            of_name.any(|it| match it.repeat {
-                Repeat::No => {
-                    since.saturating_duration_since(it.at) <= FAILOVER_MOST
-                        && is_due(&it.release, *by)
+            of_name.any(|it| {
+                let is_old = since.saturating_duration_since(it.at) > FAILOVER_MOST;
+                match it.repeat {
+                    Repeat::No => !is_old && is_due(&it.release, *by),
+                    Repeat::Due | Repeat::UnderWay => true,
+                    Repeat::Done { at, changes: then } => at >= since || !is_old && then != changes,
                 }
-                Repeat::Due | Repeat::UnderWay => true,
-                Repeat::Done { at, changes: then } => at >= since || then != changes,
             })
         })
     }
