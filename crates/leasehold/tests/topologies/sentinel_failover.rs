@@ -494,7 +494,7 @@ async fn a_name_that_only_its_caller_uses_is_not_held_by_another_after_two_failo
         "what the first knew is repeated at the second",
         || {
             all.iter()
-                .all(|(name, _)| int(&group.server(second), &["EXISTS", name]) == 0)
+                .all(|(name, _)| int(group.server(second), &["EXISTS", name]) == 0)
         },
     )
     .await;
