@@ -14,8 +14,8 @@ pub fn check(world: &mut World) {
         return;
     }
     // A request under way may go unanswered first. In a cluster an answer that comes late has the table asked for, behind which the same
-    // request goes out once more; and whoever subscribes asks three times where nodes stand still.
-    let requests = if world.config.nodes > 0 { 5 } else { 1 };
+    // request goes out once more.
+    let requests = if world.config.nodes > 0 { 3 } else { 1 };
     let patience = requests * world.config.operation_timeout + SECOND;
     let now = world.now;
     let mut shared = world.shared.lock();

@@ -87,7 +87,7 @@ use labels::ClientLabel;
 use repeats::Repeats;
 use subscriptions::{Hearing, Subscriptions};
 
-/// In a simulation: what the request is about that is made next.
+/// In a simulation: notes which names the next request is about.
 macro_rules! about {
     ($redis:ident, $kind:ident, $id:expr, $lease:expr, $what:expr) => {
         #[cfg(feature = "sim")]

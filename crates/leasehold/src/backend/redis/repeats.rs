@@ -28,16 +28,16 @@ use crate::{
     name::Name,
 };
 
-/// What a server has confirmed so long before its last word is known to its replicas.
+/// A server's replicas know what it confirmed so long before its last word.
 const KEPT: Duration = Duration::from_secs(5);
 
 /// A failover takes less than this: after that nothing is repeated.
 const FAILOVER_MOST: Duration = Duration::from_secs(60);
 
-/// So many of each server at most. Of more, the oldest end with their leases.
+/// The list of a server has so many at most. Of more, the oldest end with their leases.
 const KEPT_MOST: usize = 10_000;
 
-/// So many are under way at a time.
+/// A batch has so many.
 const AT_ONCE: usize = 200;
 
 /// Before what failed is repeated again.
@@ -57,6 +57,10 @@ struct LatelyState {
     due: usize,
     /// When a release was repeated last.
     last: Option<Instant>,
+    /// When the lists of all servers were tidied last.
+    swept: Option<Instant>,
+    /// The number of the latest task that repeats.
+    task: u64,
 }
 
 #[derive(Default)]
@@ -142,11 +146,27 @@ impl Lately {
             release,
             repeat,
         });
-        // Those of the others as well. There are few servers.
-        lately.by.retain(|_, its| {
-            lately.due -= its.tidy(at);
-            !its.releases.is_empty()
-        });
+        lately.due -= its.tidy(at);
+        // A cluster may have hundreds of servers: their lists are not all looked at for each release.
+        let swept = *lately.swept.get_or_insert(at);
+        if at.saturating_duration_since(swept) > KEPT {
+            lately.swept = Some(at);
+            lately.by.retain(|_, its| {
+                lately.due -= its.tidy(at);
+                !its.releases.is_empty()
+            });
+        }
+    }
+
+    /// A task begins to repeat. Those before it leave the rest to it.
+    fn begin_task(&self) -> u64 {
+        let lately = &mut *self.0.lock();
+        lately.task += 1;
+        lately.task
+    }
+
+    fn is_latest_task(&self, task: u64) -> bool {
+        self.0.lock().task == task
     }
 
     /// Whether a lease id of this name, which a server has confirmed as given up, may have been held at another since then (B5). Servers
@@ -180,14 +200,15 @@ impl Lately {
         self.0.lock().is_settled(changes)
     }
 
-    /// Gives back once more what is due after `changes` of servers. `false`: some of it has had no answer, and is due still.
+    /// Gives back once more what is due after `changes` of servers. `false`: something is due still, since it has had no answer or is under way
+    /// in another task.
     pub(super) async fn repeat(
         &self,
         changes: u64,
         is_due: impl Fn(&Release, u64) -> bool,
         give_back: impl Fn(Release) -> Reply<ReleaseReply>,
     ) -> bool {
-        let (due, mut all) = (self.take_due(Instant::now(), changes, is_due), true);
+        let due = self.take_due(Instant::now(), changes, is_due);
         for some in due.chunks(AT_ONCE) {
             let answers = some.iter().map(|(_, release)| give_back(release.clone()));
             let answers = join_all(answers).await;
@@ -195,7 +216,6 @@ impl Lately {
             let lately = &mut *self.0.lock();
             for ((which, _), answer) in some.iter().zip(answers) {
                 let has_failed = answer.is_err_and(|failure| !failure.is_final());
-                all &= !has_failed;
                 if let Some(it) = lately.get_mut(*which) {
                     it.repeat = if has_failed {
                         Repeat::Due
@@ -207,7 +227,7 @@ impl Lately {
             }
             lately.last = Some(now);
         }
-        all
+        self.0.lock().due == 0
     }
 
     /// The newest of each server first: these are the most likely not to be known.
@@ -245,15 +265,20 @@ impl Lately {
     }
 }
 
-/// Repeats `once` until all has an answer, or the client has ended.
+/// Does `once` again and again, until nothing of `lately` is due, another task has begun with that, or the client has ended.
 pub(super) async fn until_all<C: Send + Sync>(
     client: Weak<C>,
     home: Home,
+    lately: impl Fn(&C) -> &Lately,
     once: impl Fn(Arc<C>) -> BoxFuture<'static, bool>,
 ) {
+    let Some(task) = client.upgrade().map(|client| lately(&client).begin_task()) else {
+        return;
+    };
     let mut backoff = AGAIN;
     while let Some(client) = client.upgrade() {
-        if once(client).await {
+        // Else a task would be added for each table, as long as nothing has an answer.
+        if !lately(&client).is_latest_task(task) || once(client).await {
             return;
         }
         home.sleep(backoff.next()).await;
@@ -314,9 +339,12 @@ impl Repeats {
 }
 
 fn repeat(repeats: Weak<Repeats>, home: Home) -> impl Future<Output = ()> + Send {
-    until_all(repeats, home, |repeats| {
-        Box::pin(async move { repeats.repeat().await })
-    })
+    until_all(
+        repeats,
+        home,
+        |repeats| &repeats.lately,
+        |repeats| Box::pin(async move { repeats.repeat().await }),
+    )
 }
 
 async fn follow(repeats: Weak<Repeats>, mut changes: watch::Receiver<Generation>) {
@@ -384,7 +412,13 @@ mod tests {
         lately.confirmed(release("x"), 1, false);
         for server in [2, 3, 4] {
             assert!(lately.may_be_held(&name, Instant::now(), server, not(server)));
-            assert!(repeat(&lately, server, Ok(())).await);
+            let given_back = Mutex::new(Vec::new());
+            let give_back = |release: Release| -> Reply<ReleaseReply> {
+                given_back.lock().push(release.id.name.wire().to_owned());
+                Box::pin(std::future::ready(Ok(ReleaseReply::NotOurs)))
+            };
+            assert!(lately.repeat(server, not(server), give_back).await);
+            assert_eq!(*given_back.lock(), ["x"], "at server {server}");
             assert!(!lately.may_be_held(&name, Instant::now(), server, not(server)));
             assert!(lately.is_settled(server));
         }
@@ -411,7 +445,7 @@ mod tests {
         }
         let due = lately.take_due(began + 30 * SECOND, 2, not(2));
         assert_eq!(names(&due), ["last"]);
-        // What is under way stays, and all else goes in the end.
+        // A release that is under way stays. All others go in the end.
         lately.confirmed_at(began + 90 * SECOND, release("other"), 2, false);
         assert_eq!(
             names(&lately.take_due(began + 91 * SECOND, 3, not(2))),
@@ -427,5 +461,70 @@ mod tests {
             lately.confirmed_at(at, release("x"), 1, false);
         }
         assert!(lately.0.lock().by[&1].releases.len() <= 52);
+    }
+
+    /// A client whose server answers from the `answers`-th try on, and how often it was asked.
+    struct Asked {
+        lately: Lately,
+        tries: Mutex<u32>,
+        answers: u32,
+    }
+
+    impl Asked {
+        fn new(answers: u32) -> Arc<Asked> {
+            let lately = Lately::default();
+            lately.confirmed(release("x"), 1, false);
+            Arc::new(Asked {
+                lately,
+                tries: Mutex::default(),
+                answers,
+            })
+        }
+
+        fn until_all(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+            until_all(
+                Arc::downgrade(self),
+                Home::here(),
+                |asked| &asked.lately,
+                |asked| {
+                    Box::pin(async move {
+                        let tries = {
+                            let mut tries = asked.tries.lock();
+                            *tries += 1;
+                            *tries
+                        };
+                        let answer = if tries >= asked.answers {
+                            Ok(())
+                        } else {
+                            Err(())
+                        };
+                        repeat(&asked.lately, 2, answer).await
+                    })
+                },
+            )
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_is_repeated_until_it_has_an_answer_and_then_no_more() {
+        let asked = Asked::new(4);
+        let all = tokio::time::timeout(60 * SECOND, asked.until_all());
+        all.await.expect("it ends");
+        assert!(asked.lately.is_settled(2));
+        assert_eq!(*asked.tries.lock(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_the_tasks_that_repeat_the_latest_goes_on_alone_and_ends_with_its_client() {
+        let asked = Asked::new(u32::MAX);
+        let tasks: Vec<_> = (0..10).map(|_| tokio::spawn(asked.until_all())).collect();
+        tokio::time::sleep(30 * SECOND).await;
+        let running = tasks.iter().filter(|task| !task.is_finished()).count();
+        assert_eq!(running, 1);
+        // Some ten pauses of up to 5 s, and the first tries of the others.
+        assert!(*asked.tries.lock() < 40, "{}", asked.tries.lock());
+        drop(asked);
+        tokio::time::sleep(6 * SECOND).await;
+        assert!(tasks.iter().all(tokio::task::JoinHandle::is_finished));
     }
 }

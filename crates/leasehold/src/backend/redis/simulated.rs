@@ -122,7 +122,7 @@ fn join(scripts: &Arc<Scripts>, client: &Arc<str>, config: &Config, sink: &Arc<d
     });
 }
 
-/// One client of a cluster: all that a client of a cluster is, but for its connections.
+/// A client of a cluster as users get it, but for its connections.
 pub(crate) fn simulated_cluster(
     scripts: &Arc<Scripts>,
     client: &Arc<str>,

@@ -48,7 +48,7 @@ pub(super) struct NodeWay {
     network: Arc<dyn Network>,
     scripts: Arc<Scripts>,
     timeout: Duration,
-    /// What the request is about that is made next.
+    /// The next request is about these names.
     about: Mutex<Option<About>>,
     /// The last request had no answer in its time.
     is_silent: AtomicBool,
@@ -115,10 +115,17 @@ impl Transport {
         }
     }
 
-    /// Notes what the request is about that is made next, which the calls of scripts do not tell.
-    pub(super) fn is_about(&self, id: &LockId, about: impl FnOnce() -> About) {
+    /// The simulation looks at this lock from now on.
+    pub(super) fn knows(&self, id: &LockId) {
         if let Transport::Node(way) = self {
             way.scripts.knows(id);
+        }
+    }
+
+    /// Notes which names the next request is about: the calls of scripts do not tell.
+    pub(super) fn is_about(&self, id: &LockId, about: impl FnOnce() -> About) {
+        if let Transport::Node(way) = self {
+            self.knows(id);
             *way.about.lock() = Some(about());
         }
     }

@@ -23,7 +23,7 @@ pub(crate) struct SlotOwners {
 struct State {
     /// Of the slots that have moved. All others are where they were made.
     moved: BTreeMap<u16, u8>,
-    /// What each node believes, where that is not so any more.
+    /// The owner in which a node still believes, by node and slot.
     stale: BTreeMap<(u8, u16), u8>,
     /// Slots that are being moved, to which node, and whether all of their keys are there.
     open: BTreeMap<u16, (u8, bool)>,
@@ -53,7 +53,7 @@ impl SlotOwners {
         stale.unwrap_or_else(|| self.owner(slot))
     }
 
-    /// What a node says that does not carry a request out.
+    /// A node answers so if it does not carry a request out; `None`: it does.
     pub(crate) fn refusal(&self, node: u8, slot: u16, asks: bool) -> Option<String> {
         let (owner, opens) = (self.owner(slot), self.state.lock().open.get(&slot).copied());
         match opens {

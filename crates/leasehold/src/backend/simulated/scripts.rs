@@ -121,7 +121,7 @@ impl Scripts {
         self.cluster.as_ref().expect("a cluster's").slots(node)
     }
 
-    /// What a node says that has not got this slot.
+    /// See [`SlotOwners::refusal`].
     pub(crate) fn refusal(&self, node: u8, slot: u16, asks: bool) -> Option<String> {
         self.cluster.as_ref()?.refusal(node, slot, asks)
     }

@@ -73,9 +73,12 @@ impl ClusterCore {
 
     /// What was given back at a node that is not the owner any more is given back at the owner, in the background.
     pub(super) fn give_back_again(self: &Arc<Self>) {
-        let again = repeats::until_all(Arc::downgrade(self), self.home.clone(), |shared| {
-            Box::pin(async move { shared.give_back_once().await })
-        });
+        let again = repeats::until_all(
+            Arc::downgrade(self),
+            self.home.clone(),
+            |shared| &shared.lately,
+            |shared| Box::pin(async move { shared.give_back_once().await }),
+        );
         drop(self.home.handle().spawn(again));
     }
 

@@ -32,7 +32,7 @@ pub(super) struct SimulatedConnection {
     hears: Arc<ToldByServer>,
 }
 
-/// What a connection for wake-ups tells, as `SubscriptionTask` does.
+/// Tells the client of ends and wake-ups, as `SubscriptionTask` does.
 struct ToldByServer {
     sink: Arc<dyn Sink>,
     elsewhere: Option<Arc<dyn Elsewhere>>,
@@ -82,7 +82,7 @@ impl SimulatedConnection {
     }
 
     fn about(&self, kind: Kind, id: &LockId) -> About {
-        self.transport.is_about(id, || About::nothing(kind));
+        self.transport.knows(id);
         About {
             kind,
             names: vec![(id.name.shared(), id.task())],
