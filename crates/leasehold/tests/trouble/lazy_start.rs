@@ -293,7 +293,7 @@ async fn a_client_that_was_shut_down_with_a_pending_release_dials_seldom() {
     let permit = client.semaphore("name").try_acquire().await;
     assert_kind(permit, ErrorKind::Ambiguous);
     let address = server.addr();
-    server.thaw();
+    // While it stands still: else it gives the permit back before it ends.
     server.kill();
     let server = Closes::at(address);
     client.shutdown(Shutdown::LetExpire).await;

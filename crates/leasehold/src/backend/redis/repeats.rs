@@ -412,13 +412,13 @@ mod tests {
         lately.confirmed(release("x"), 1, false);
         for server in [2, 3, 4] {
             assert!(lately.may_be_held(&name, Instant::now(), server, not(server)));
-            let given_back = Mutex::new(Vec::new());
+            let names = Mutex::new(Vec::new());
             let give_back = |release: Release| -> Reply<ReleaseReply> {
-                given_back.lock().push(release.id.name.wire().to_owned());
+                names.lock().push(release.id.name.wire().to_owned());
                 Box::pin(std::future::ready(Ok(ReleaseReply::NotOurs)))
             };
             assert!(lately.repeat(server, not(server), give_back).await);
-            assert_eq!(*given_back.lock(), ["x"], "at server {server}");
+            assert_eq!(*names.lock(), ["x"], "at server {server}");
             assert!(!lately.may_be_held(&name, Instant::now(), server, not(server)));
             assert!(lately.is_settled(server));
         }

@@ -143,15 +143,18 @@ impl Known {
         all.map(|sentinel| sentinel.address.clone()).collect()
     }
 
-    /// The sentinel at this address has this id. A sentinel of this id elsewhere, of which another has told, is the same.
-    pub(super) fn name(&mut self, address: &Address, id: Option<String>) {
-        let Some(id) = id else { return };
+    /// The sentinel at this address has this id. A sentinel of this id elsewhere, of which another has told, is the same, and goes;
+    /// whether there was one.
+    pub(super) fn name(&mut self, address: &Address, id: Option<String>) -> bool {
+        let Some(id) = id else { return false };
+        let before = self.sentinels.len();
         self.sentinels
             .retain(|it| it.is_given || it.address == *address || it.id.as_ref() != Some(&id));
         let named = self.sentinels.iter_mut().find(|it| it.address == *address);
         if let Some(named) = named {
             (named.id, named.is_down) = (Some(id), false);
         }
+        self.sentinels.len() < before
     }
 
     /// All that are not said to be down.
@@ -254,8 +257,9 @@ mod tests {
             known.add(other("10.0.0.1", "a", false)) && known.add(other("10.0.0.2", "b", false))
         );
         assert_eq!(hosts(&known), "one 10.0.0.1 10.0.0.2");
-        known.name(&address("one"), Some("a".to_owned()));
+        assert!(known.name(&address("one"), Some("a".to_owned())));
         assert_eq!(hosts(&known), "one 10.0.0.2");
+        assert!(!known.name(&address("one"), Some("a".to_owned())));
         assert!(!known.add(other("10.0.0.1", "a", false)));
         // Moved; down, and so heard and not asked; back.
         assert!(known.add(other("10.0.0.3", "b", false)));

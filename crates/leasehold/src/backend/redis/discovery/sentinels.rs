@@ -165,8 +165,8 @@ impl Sentinels {
         let mut known = self.known.lock();
         let said = match said {
             Ok(SentinelSaid::Primary { word, id }) => {
-                known.name(sentinel, id.clone());
-                let mut is_changed = false;
+                // Of a sentinel that was known twice the second connection goes now: it may be long until this client connects again.
+                let mut is_changed = known.name(sentinel, id.clone());
                 for other in word.others.iter().flatten() {
                     is_changed |= known.add(other.clone());
                 }
