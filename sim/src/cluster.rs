@@ -1,11 +1,15 @@
 //! What happens to a cluster: slots move, at once or through a time in which they are open, and nodes are replaced while they stand still.
 
+use std::time::Duration;
+
 use fastrand::Rng;
+use leasehold::sim::{Held, Snapshot};
 
 use crate::{
     config::{MS, SECOND},
     dice::{Point, mix},
-    shared::{NAMES, span},
+    invariants::nanos,
+    shared::{LETTERS, NAMES, number_of, span},
     world::{Event, World},
 };
 
@@ -86,11 +90,14 @@ impl World {
             return;
         }
         self.pause(node, time);
+        let before = self.server().snapshot();
+        let lag = self.lag();
         for name in 0..self.config.names {
             let called = NAMES[usize::from(name)];
             if self.server().node_of(called) != node {
                 continue;
             }
+            self.rewind(called, lag);
             self.moving.remove(&name);
             let to = (node + 1 + name % (self.config.nodes - 1)) % self.config.nodes;
             let hints = self.server().move_slot(called, to, |other| other != node);
@@ -105,7 +112,81 @@ impl World {
                 self.ends.push((node, self.now + time, hint));
             }
         }
+        if lag > 0 {
+            self.compare(&before);
+        }
         self.at(self.now + time, Event::Hears(node));
+    }
+
+    /// How far the replica was behind that takes the place of a node.
+    fn lag(&self) -> u64 {
+        let mut r = Rng::with_seed(mix(self.config.seed, self.now ^ 0x01A6));
+        match r.u32(0..4) {
+            _ if !self.config.lags => 0,
+            0 => 0,
+            1 | 2 => r.u64(0..=20 * MS),
+            _ => r.u64(0..=SECOND),
+        }
+    }
+
+    fn rewind(&mut self, called: &str, lag: u64) {
+        let Some(keys) = self.keys.as_ref().filter(|_| lag > 0) else {
+            return;
+        };
+        let tag = format!("{{{called}}}");
+        let is_of = |key: &[u8]| {
+            key == called.as_bytes() || key.windows(tag.len()).any(|part| part == tag.as_bytes())
+        };
+        let to = Duration::from_nanos(self.now.saturating_sub(lag));
+        keys.lock().rewind(to, is_of);
+        self.note(0, "fault: replica lagged", || {
+            format!(
+                "it lacks what happened to {called} in the last {}",
+                span(lag)
+            )
+        });
+    }
+
+    /// What the slots have lost with their node, and what they have again.
+    fn compare(&mut self, before: &Snapshot) {
+        let after = self.server().snapshot();
+        let id = |held: &Held| (number_of(&LETTERS, &held.client), held.lease);
+        for held in &before.held {
+            let now = after
+                .held
+                .iter()
+                .find(|it| it.name == held.name && id(it) == id(held));
+            let is_same = now.is_some_and(|now| (now.ends, now.holds) == (held.ends, held.holds));
+            if !is_same {
+                self.watch.forgive(held);
+                self.watch.taken(held);
+            }
+        }
+        for held in &after.held {
+            let name = usize::from(number_of(&NAMES, &held.name));
+            let until = &mut self.watch.granted_until[name];
+            *until = (*until).max(nanos(held));
+            if !before
+                .held
+                .iter()
+                .any(|it| it.name == held.name && id(it) == id(held))
+            {
+                self.watch.outlived.insert(id(held));
+                self.watch.rewound.insert(id(held));
+            }
+        }
+        for (_, client, lease) in &after.queued {
+            if !before
+                .queued
+                .iter()
+                .any(|(_, its, id)| (its, id) == (client, lease))
+            {
+                let client = number_of(&LETTERS, client);
+                self.watch.outlived.insert((client, *lease));
+            }
+        }
+        // What was sent before meets no tombstone.
+        self.servers[0].forgot_at = self.now;
     }
 
     /// A node that goes on tells whom it does not serve any more.

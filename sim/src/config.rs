@@ -167,6 +167,8 @@ pub struct Config {
     pub servers: u8,
     /// Of a cluster; 0: there is none.
     pub nodes: u8,
+    /// A node of it that takes the place of another may lack what that one had last.
+    pub lags: bool,
     /// No lease on a quorum is longer.
     pub longest: u64,
 }
@@ -212,6 +214,7 @@ impl Config {
             several: 0.0,
             servers: QUORUM.load(Ordering::Relaxed),
             nodes: NODES.load(Ordering::Relaxed),
+            lags: false,
             longest: 0,
         };
         config.faults = faults(r);
@@ -332,6 +335,7 @@ impl Config {
         if r.f64() < 0.3 {
             faults.pauses = r.u32(1..=3);
         }
+        self.lags = r.bool();
     }
 
     /// For how long a server that has restarted has no vote, at most.

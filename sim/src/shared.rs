@@ -113,6 +113,8 @@ pub struct Shared {
     pub taking: BTreeMap<(u8, u8), Vec<u8>>,
     /// The leases that were given back since the promises were checked last.
     pub given_back: Vec<GivenBack>,
+    /// The answers "another has it" since the promises were checked last: client, name, and since when it was asked.
+    pub nones: Vec<(u8, u8, u64)>,
     /// Leases that were left to expire, and of which name: client, lease id.
     pub detached: BTreeMap<(u8, u64), u8>,
     /// When the name last had a holder, by name.
@@ -154,6 +156,7 @@ impl Shared {
             doing: BTreeMap::new(),
             taking: BTreeMap::new(),
             given_back: Vec::new(),
+            nones: Vec::new(),
             detached: BTreeMap::new(),
             last_seen: vec![0; usize::from(config.names)],
             last_answer: BTreeMap::new(),

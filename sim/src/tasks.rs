@@ -214,7 +214,13 @@ impl Task {
         self.world.lock().waits.remove(&waits);
         match got {
             None => self.say(|| format!("dropped its future for {called}")),
-            Some(Ok(None)) => self.say(|| format!("did not get {called}")),
+            Some(Ok(None)) => {
+                self.say(|| format!("did not get {called}"));
+                if matches!(asked, Asked::Try) {
+                    let mut shared = self.world.lock();
+                    shared.nones.push((self.me, name, since));
+                }
+            }
             Some(Err(error)) => {
                 self.say(|| format!("failed: {error}"));
                 if matches!(asked, Asked::Lock) {

@@ -135,6 +135,9 @@ impl World {
         let keys = config
             .on_scripts
             .then(|| Arc::new(Mutex::new(Keyspace::default())));
+        if let Some(keys) = keys.as_ref().filter(|_| config.lags) {
+            keys.lock().keep_past();
+        }
         let server = match &keys {
             None => MemoryServer::simulated(network),
             Some(keys) if config.nodes > 0 => {

@@ -9,6 +9,7 @@ pub mod l2;
 pub mod l3;
 pub mod l4;
 pub mod latch;
+pub mod none;
 pub mod order;
 pub mod permits;
 pub mod release;
@@ -69,6 +70,8 @@ pub struct Watch {
     pub granted_until: Vec<u64>,
     /// Holds without a guard: name, client, lease id, and since when.
     pub orphans: BTreeMap<(u8, u8, u64), u64>,
+    /// Leases that a node has again which took the place of another, and lagged behind: client, lease id.
+    pub rewound: BTreeSet<(u8, u64)>,
     /// Leases for which a copy was carried out that outlived its tombstone: client, lease id. It may cost a lease.
     pub outlived: BTreeSet<(u8, u64)>,
     /// Leases whose grant was lost on the way, or answered a copy: client, lease id. The name may be held without a guard until
@@ -99,6 +102,8 @@ pub struct Watch {
     pub tokens: Vec<tokens::Largest>,
     /// The last guard whose token was looked at.
     pub looked_at: u64,
+    /// When a client last had a name on a server, or stood in its queue: name, client.
+    pub used: BTreeMap<(u8, u8), u64>,
     /// The server before the last step, if the order counts: see [`order`].
     pub before: Snapshot,
     heal_planned: bool,
@@ -114,6 +119,7 @@ impl Watch {
             done: vec![String::new(); names],
             granted_until: vec![0; names],
             orphans: BTreeMap::new(),
+            rewound: BTreeSet::new(),
             outlived: BTreeSet::new(),
             unheard: BTreeSet::new(),
             granted: BTreeMap::new(),
@@ -129,6 +135,7 @@ impl Watch {
             all_done_at: None,
             tokens: vec![(0, (0, 0)); names],
             looked_at: 0,
+            used: BTreeMap::new(),
             before: Snapshot::default(),
             heal_planned: false,
         }
@@ -256,6 +263,7 @@ pub fn after_step(world: &mut World) {
     release::check(world);
     latch::check(world);
     l2::no_wait(world);
+    none::check(world);
     if world.healed_at.is_none() && !world.watch.heal_planned {
         let idle = world.shared.lock().doing.is_empty();
         let born = world.processes.iter().all(|p| p.client.is_some());

@@ -24,6 +24,9 @@ pub type Answer = Result<Value, String>;
 
 pub type Bytes = Vec<u8>;
 
+/// No replica lags further behind. In microseconds.
+const PAST: u64 = 1_000_000;
+
 /// What stands under a key.
 #[derive(Clone, Debug, PartialEq)]
 enum Stored {
@@ -82,6 +85,8 @@ pub struct Keyspace {
     channels: BTreeMap<Bytes, BTreeSet<Arc<str>>>,
     published: Vec<Published>,
     trouble: Trouble,
+    /// What the keys were just before each script, and when, if that is asked for.
+    past: Option<VecDeque<(u64, HashMap<Bytes, Entry>)>>,
     /// Commands of the present script, and whether one of them was to write.
     commands: u32,
     has_written: bool,
@@ -122,6 +127,32 @@ impl Keyspace {
         self.trouble = trouble;
     }
 
+    /// From here on they remember what they were.
+    pub fn keep_past(&mut self) {
+        self.past = Some(VecDeque::new());
+    }
+
+    /// Some keys are what they were then: a replica that lagged behind has taken their place.
+    pub fn rewind(&mut self, to: Duration, is_one: impl Fn(&[u8]) -> bool) {
+        let to = u64::try_from(to.as_micros()).unwrap_or(u64::MAX);
+        let mut past = self.past.iter().flatten();
+        let Some((_, then)) = past.find(|(at, _)| *at > to) else {
+            return;
+        };
+        let then = then.iter().filter(|(key, _)| is_one(key));
+        let then: Vec<_> = then.map(|(key, it)| (key.clone(), it.clone())).collect();
+        self.keys.retain(|key, _| !is_one(key));
+        self.keys.extend(then);
+    }
+
+    fn remember(&mut self) {
+        let Some(past) = &mut self.past else { return };
+        while past.front().is_some_and(|(at, _)| at + PAST < self.now) {
+            past.pop_front();
+        }
+        past.push_back((self.now, self.keys.clone()));
+    }
+
     /// One command of a script.
     fn called(&mut self, args: &[Bytes]) -> Answer {
         let number = self.commands;
@@ -141,6 +172,7 @@ impl Keyspace {
 impl ScriptServer for Keyspace {
     fn call(&mut self, script: &'static str, keys: &[Bytes], args: &[Bytes]) -> Answer {
         (self.commands, self.has_written) = (0, false);
+        self.remember();
         lua::run(self, script, keys, args)
     }
 
