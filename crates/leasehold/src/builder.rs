@@ -14,10 +14,10 @@ use crate::tls::Tls;
 use crate::{
     Client, ClusterNodes, Error, Sentinel,
     backend::{Backend, memory, memory::MemoryServer, redis},
+    background::BackgroundRuntime,
     clock::Clock,
     config::{Config, Handoff, millis},
     engine::{core::Core, wakeup::WakeUps},
-    home::Home,
     owner::client_uuid,
     stderr_warning,
 };
@@ -260,7 +260,7 @@ impl ClientBuilder {
     /// Cancel safe: the connection is closed.
     pub async fn connect(self) -> Result<Client, Error> {
         // Boxed: it would make the future of each caller larger.
-        Box::pin(self.connect_at(Home::thread)).await
+        Box::pin(self.connect_at(BackgroundRuntime::thread)).await
     }
 
     /// A client that connects when it is first used: a service may start before its server does. No I/O.
@@ -300,15 +300,15 @@ impl ClientBuilder {
     /// # Panics
     /// For `memory:`, outside a tokio runtime.
     pub fn connect_lazily(self) -> Result<Client, Error> {
-        Ok(self.prepare(Home::thread)?.client())
+        Ok(self.prepare(BackgroundRuntime::thread)?.client())
     }
 
-    /// Connects, with a home of this making for a client of a real server.
+    /// Connects, with a background runtime that this makes for a client of a real server.
     pub(crate) async fn connect_at(
         self,
-        home: impl FnOnce() -> io::Result<Home>,
+        background: impl FnOnce() -> io::Result<BackgroundRuntime>,
     ) -> Result<Client, Error> {
-        let prepared = self.prepare(home)?;
+        let prepared = self.prepare(background)?;
         match &prepared.backing {
             Backing::Memory(..) => {}
             Backing::Server(redis, _) => redis.connect().await?,
@@ -319,7 +319,10 @@ impl ClientBuilder {
         Ok(prepared.client())
     }
 
-    fn prepare(self, home: impl FnOnce() -> io::Result<Home>) -> Result<Prepared, Error> {
+    fn prepare(
+        self,
+        background: impl FnOnce() -> io::Result<BackgroundRuntime>,
+    ) -> Result<Prepared, Error> {
         let mut config = self.config.clone();
         config.check()?;
         config.lease = Duration::from_millis(millis(config.lease));
@@ -342,7 +345,7 @@ impl ClientBuilder {
         let sink = Arc::clone(&wake_ups);
         let backing = if let Some(quorum) = quorum {
             let client = (&uuid, &*label, &config);
-            Backing::Quorum(quorum.prepare(client, &self.login, sink, home)?)
+            Backing::Quorum(quorum.prepare(client, &self.login, sink, background)?)
         } else if let Some(server) = memory {
             let clock = server.clock();
             #[cfg(feature = "sim")]
@@ -362,7 +365,7 @@ impl ClientBuilder {
             let backend = Box::new(backend);
             Backing::Memory(backend, clock)
         } else {
-            self.server((&uuid, &label, &config), sink, home)?
+            self.server((&uuid, &label, &config), sink, background)?
         };
         let prepared = Prepared {
             uuid,
@@ -385,20 +388,29 @@ struct Prepared {
 /// Where the leases of a client live.
 enum Backing {
     Memory(Box<dyn Backend>, Clock),
-    Server(Box<redis::Redis>, Home),
-    Cluster(redis::Cluster, Home),
+    Server(Box<redis::Redis>, BackgroundRuntime),
+    Cluster(redis::Cluster, BackgroundRuntime),
     Quorum(quorum::PreparedQuorum),
 }
 
 impl Prepared {
     fn client(self) -> Client {
-        let (backend, clock, home): (Box<dyn Backend>, Clock, Home) = match self.backing {
-            Backing::Memory(backend, clock) => (backend, clock, Home::here()),
-            Backing::Server(backend, home) => (backend, Clock::Boot, home),
-            Backing::Cluster(backend, home) => (Box::new(backend), Clock::Boot, home),
-            Backing::Quorum(quorum) => (Box::new(quorum.quorum), quorum.clock, quorum.home),
+        let (backend, clock, background): (Box<dyn Backend>, Clock, BackgroundRuntime) = match self
+            .backing
+        {
+            Backing::Memory(backend, clock) => (backend, clock, BackgroundRuntime::here()),
+            Backing::Server(backend, background) => (backend, Clock::Boot, background),
+            Backing::Cluster(backend, background) => (Box::new(backend), Clock::Boot, background),
+            Backing::Quorum(quorum) => (Box::new(quorum.quorum), quorum.clock, quorum.background),
         };
-        let core = Core::start(self.uuid, clock, self.config, backend, &self.wake_ups, home);
+        let core = Core::start(
+            self.uuid,
+            clock,
+            self.config,
+            backend,
+            &self.wake_ups,
+            background,
+        );
         Client::new(&core)
     }
 }

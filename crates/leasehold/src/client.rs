@@ -88,8 +88,8 @@ impl Client {
 
     /// Where its background work runs.
     #[cfg(feature = "blocking")]
-    pub(crate) fn home(&self) -> &crate::home::Home {
-        self.core.home()
+    pub(crate) fn background(&self) -> &crate::background::BackgroundRuntime {
+        self.core.background()
     }
 
     /// The uuid of this client: the first half of each of its owner fields on the server.

@@ -93,6 +93,7 @@ pub mod at_least;
 #[doc(hidden)]
 pub mod attribute;
 mod backend;
+mod background;
 mod backoff;
 #[cfg(feature = "blocking")]
 pub mod blocking;
@@ -110,7 +111,6 @@ mod engine;
 mod error;
 mod events;
 mod find;
-mod home;
 mod kind;
 mod locks;
 #[cfg(feature = "metrics")]

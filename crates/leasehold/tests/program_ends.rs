@@ -444,7 +444,7 @@ async fn only_the_last_handle_waits_and_only_for_what_is_under_way() {
     }
 }
 
-/// Its home is the runtime that drops it, so that nothing would be done meanwhile.
+/// Its background runtime is the one that drops it, so that nothing would be done meanwhile.
 #[tokio::test]
 async fn a_client_in_memory_never_waits() {
     let server = leasehold::MemoryServer::new();

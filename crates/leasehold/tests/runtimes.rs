@@ -175,7 +175,7 @@ fn one_client_serves_two_runtimes_at_once() {
                 });
             }
         });
-        // One for the home and one for the runtime that connected; those that have ended leave none.
+        // One for the background runtime and one for the runtime that connected; those that have ended leave none.
         wait_until(SOON, "the others' connections are closed", || {
             connections(&server, client.id()) <= 2
         });

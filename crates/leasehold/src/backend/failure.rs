@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
+    background::ThreadGone,
     error::{Cause, Error},
-    home::ThreadGone,
 };
 
 /// Why a step has no answer; each variant says what the server may hold.

@@ -230,12 +230,12 @@ pub(crate) trait ServerLink {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Leases are held that will have to be renewed from home: the backend may make a connection ready for that.
+    /// Leases are held that will have to be renewed from the background runtime: the backend may make a connection ready for that.
     fn prepare(&self) {}
 
     /// No caller is left, and the last waits for what is under way. A request whose answer only that caller's runtime could take
-    /// fails as with its connection, and goes on from home.
-    fn bring_home(&self) {}
+    /// fails as with its connection, and goes on from the background runtime.
+    fn move_to_background(&self) {}
 
     /// The client is shut down: from here on the backend makes a connection only while a request waits for it.
     fn shut(&self) {}

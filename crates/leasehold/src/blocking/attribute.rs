@@ -23,7 +23,7 @@ fn client(demand: &mut Demand) -> Result<Client, Error> {
 #[track_caller]
 pub fn enter<K: Lockable>(mut demand: Demand) -> Result<Entered<K>, Error> {
     let client = client(&mut demand)?;
-    wait(&client.home, attribute::enter(demand))?
+    wait(&client.background, attribute::enter(demand))?
 }
 
 /// Runs the body on this thread.
@@ -37,7 +37,7 @@ pub fn run<K: Lockable, T>(entered: &Entered<K>, body: impl FnOnce() -> T) -> T 
 pub fn leave<K: Lockable, T>(entered: Entered<K>, output: T) -> Result<T, Error> {
     entered.guard().ensure(Duration::ZERO)?;
     let client = Client::from(entered.client().clone());
-    wait(&client.home, entered.leave(Ok(output)))?
+    wait(&client.background, entered.leave(Ok(output)))?
 }
 
 /// Runs `work` on this thread at most once per interval.
@@ -50,7 +50,7 @@ pub fn once<K: OncePer, T>(
 ) -> Result<T, Error> {
     let client = client(&mut demand)?;
     wait(
-        &client.home,
+        &client.background,
         attribute::once::<K, _>(demand, interval, on_this_runtime(work)),
     )?
 }

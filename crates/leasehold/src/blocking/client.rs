@@ -6,7 +6,9 @@ use super::{
     FairMutex, FencedMutex, FencedStore, Latch, LeasedSemaphore, MultiLock, Mutex, PlainMutex,
     RwLock, Semaphore, SpinMutex, table::blocking, wait,
 };
-use crate::{ClientBuilder, Error, Event, Owner, Part, Shutdown, Status, home::Home};
+use crate::{
+    ClientBuilder, Error, Event, Owner, Part, Shutdown, Status, background::BackgroundRuntime,
+};
 
 blocking! {
     /// [`leasehold::Client`](crate::Client) for threads: a connection to the server that holds the leases.
@@ -44,7 +46,7 @@ macro_rules! constructors {
             ///
             #[doc = concat!("See [`leasehold::Client::", stringify!($name), "`](crate::Client::", stringify!($name), "). No I/O; the first use refuses a bad name.")]
             pub fn $name(&self, name: impl AsRef<str>) -> $kind {
-                $kind { inner: self.inner.$name(name), home: self.home.clone() }
+                $kind { inner: self.inner.$name(name), background: self.background.clone() }
             })*
         }
     };
@@ -92,8 +94,8 @@ impl Client {
     /// ```
     pub fn connect_with(settings: ClientBuilder) -> Result<Client, Error> {
         wait::check_thread()?;
-        let home = home_for(&settings)?;
-        Ok(wait::wait(&home, settings.connect())??.into())
+        let background = background_for(&settings)?;
+        Ok(wait::wait(&background, settings.connect())??.into())
     }
 
     /// A client that connects when it is first used. No I/O, and so on any thread: see [`ClientBuilder::connect_lazily`].
@@ -101,8 +103,8 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn connect_lazily(settings: ClientBuilder) -> Result<Client, Error> {
-        let home = home_for(&settings)?;
-        let _home = home.handle().enter();
+        let background = background_for(&settings)?;
+        let _background = background.handle().enter();
         Ok(settings.connect_lazily()?.into())
     }
 
@@ -111,7 +113,7 @@ impl Client {
     pub fn multi_lock(&self, parts: impl IntoIterator<Item = impl Into<Part>>) -> MultiLock {
         MultiLock {
             inner: self.inner.multi_lock(parts),
-            home: self.home.clone(),
+            background: self.background.clone(),
         }
     }
 
@@ -119,7 +121,7 @@ impl Client {
     pub fn find(&self, pattern: impl AsRef<str>) -> Find {
         Find {
             inner: self.inner.find(pattern),
-            home: self.home.clone(),
+            background: self.background.clone(),
         }
     }
 
@@ -127,19 +129,19 @@ impl Client {
     pub fn events(&self) -> EventListener {
         EventListener {
             inner: self.inner.events(),
-            home: self.home.clone(),
+            background: self.background.clone(),
         }
     }
 }
 
 /// Where the future that connects is polled, and a client of memory lives.
-fn home_for(settings: &ClientBuilder) -> Result<Home, Error> {
-    let home = if settings.is_of_memory() {
-        Home::of_memory()
+fn background_for(settings: &ClientBuilder) -> Result<BackgroundRuntime, Error> {
+    let background = if settings.is_of_memory() {
+        BackgroundRuntime::of_memory()
     } else {
-        Home::thread()
+        BackgroundRuntime::thread()
     };
-    home.map_err(|error| Error::NotSent {
+    background.map_err(|error| Error::NotSent {
         doing: "start the thread of this client".into(),
         source: std::sync::Arc::new(error),
     })
@@ -147,8 +149,8 @@ fn home_for(settings: &ClientBuilder) -> Result<Home, Error> {
 
 impl From<crate::Client> for Client {
     fn from(inner: crate::Client) -> Client {
-        let home = inner.home().clone();
-        Client { inner, home }
+        let background = inner.background().clone();
+        Client { inner, background }
     }
 }
 
@@ -194,7 +196,7 @@ blocking! {
 #[derive(Debug)]
 pub struct EventListener {
     inner: crate::EventListener,
-    home: Home,
+    background: BackgroundRuntime,
 }
 
 impl EventListener {
@@ -204,7 +206,7 @@ impl EventListener {
     /// The outer one is [`Error::Invalid`], where a tokio scheduler polls. The inner one is that of
     /// [`leasehold::EventListener::recv`](crate::EventListener::recv): events were missed, or the client is gone.
     pub fn recv(&mut self) -> Result<Result<Event, RecvError>, Error> {
-        wait::wait(&self.home, self.inner.recv())
+        wait::wait(&self.background, self.inner.recv())
     }
 
     /// The next event, if there is one already. It never waits.

@@ -8,7 +8,7 @@ use std::{
 use super::table::rows;
 use crate::{
     Acknowledged, Detached, Error, Exclusive, Fair, Fenced, LostReason, Permit, Plain, PlainPermit,
-    Read, Released, Spin, Write, home::Home,
+    Read, Released, Spin, Write, background::BackgroundRuntime,
 };
 
 /// [`leasehold::Guard`](crate::Guard) for threads: a hold on a name, for as long as it lasts.
@@ -33,7 +33,7 @@ use crate::{
 #[clippy::has_significant_drop]
 pub struct Guard<K = Exclusive> {
     inner: crate::Guard<K>,
-    home: Home,
+    background: BackgroundRuntime,
 }
 
 /// [`leasehold::MultiGuard`](crate::MultiGuard) for threads: a hold on several names.
@@ -41,7 +41,7 @@ pub struct Guard<K = Exclusive> {
 #[clippy::has_significant_drop]
 pub struct MultiGuard {
     inner: crate::MultiGuard,
-    home: Home,
+    background: BackgroundRuntime,
 }
 
 macro_rules! names {
@@ -102,9 +102,9 @@ macro_rules! guard_rows {
 }
 
 impl<K> Guard<K> {
-    pub(super) fn new(inner: crate::Guard<K>, home: &Home) -> Guard<K> {
-        let home = home.clone();
-        Guard { inner, home }
+    pub(super) fn new(inner: crate::Guard<K>, background: &BackgroundRuntime) -> Guard<K> {
+        let background = background.clone();
+        Guard { inner, background }
     }
 
     guard_rows!(Guard);
@@ -119,7 +119,7 @@ impl<K> Guard<K> {
     /// # Errors
     /// As [`leasehold::Guard::reenter`](crate::Guard::reenter).
     pub fn reenter(&self) -> Result<Guard<K>, Error> {
-        Ok(Guard::new(self.inner.reenter()?, &self.home))
+        Ok(Guard::new(self.inner.reenter()?, &self.background))
     }
 
     /// Leaves the name held on the server, by no guard, until its lease ends: see [`leasehold::Guard::detach`](crate::Guard::detach).
@@ -129,9 +129,9 @@ impl<K> Guard<K> {
 }
 
 impl MultiGuard {
-    pub(super) fn new(inner: crate::MultiGuard, home: &Home) -> MultiGuard {
-        let home = home.clone();
-        MultiGuard { inner, home }
+    pub(super) fn new(inner: crate::MultiGuard, background: &BackgroundRuntime) -> MultiGuard {
+        let background = background.clone();
+        MultiGuard { inner, background }
     }
 
     guard_rows!(MultiGuard);
@@ -146,7 +146,7 @@ impl MultiGuard {
     /// # Errors
     /// As [`leasehold::MultiGuard::reenter`](crate::MultiGuard::reenter).
     pub fn reenter(&self) -> Result<MultiGuard, Error> {
-        Ok(MultiGuard::new(self.inner.reenter()?, &self.home))
+        Ok(MultiGuard::new(self.inner.reenter()?, &self.background))
     }
 
     /// Leaves the names held on their servers: see [`leasehold::MultiGuard::detach`](crate::MultiGuard::detach).
@@ -183,7 +183,7 @@ impl Guard<Write> {
     /// # Errors
     /// As [`leasehold::Guard::read`](crate::Guard::read).
     pub fn read(&self) -> Result<Guard<Read>, Error> {
-        Ok(Guard::new(self.inner.read()?, &self.home))
+        Ok(Guard::new(self.inner.read()?, &self.background))
     }
 }
 

@@ -114,7 +114,7 @@ macro_rules! once_rows {
             /// As there; and [`Error::Invalid`](crate::Error::Invalid), with nothing sent, where a tokio scheduler polls.
             #[track_caller]
             pub fn run_once_per<T>(&self, interval: Duration, work: impl FnOnce() -> T) -> Result<Option<T>, crate::Error> {
-                super::wait::wait(&self.home, self.inner.run_once_per(interval, super::wait::on_this_runtime(work)))?
+                super::wait::wait(&self.background, self.inner.run_once_per(interval, super::wait::on_this_runtime(work)))?
             }
         })*
     };

@@ -5,32 +5,32 @@
 use std::time::Duration;
 
 use super::{Guard, MultiGuard};
-use crate::{LostReason, Released, Status, home::Home};
+use crate::{LostReason, Released, Status, background::BackgroundRuntime};
 
 /// An answer of the async API, as this one gives it: a guard blocks, too.
 pub(super) trait Answer {
     type Here;
-    fn here(self, home: &Home) -> Self::Here;
+    fn here(self, background: &BackgroundRuntime) -> Self::Here;
 }
 
 impl<K> Answer for crate::Guard<K> {
     type Here = Guard<K>;
-    fn here(self, home: &Home) -> Guard<K> {
-        Guard::new(self, home)
+    fn here(self, background: &BackgroundRuntime) -> Guard<K> {
+        Guard::new(self, background)
     }
 }
 
 impl Answer for crate::MultiGuard {
     type Here = MultiGuard;
-    fn here(self, home: &Home) -> MultiGuard {
-        MultiGuard::new(self, home)
+    fn here(self, background: &BackgroundRuntime) -> MultiGuard {
+        MultiGuard::new(self, background)
     }
 }
 
 impl<T: Answer> Answer for Option<T> {
     type Here = Option<T::Here>;
-    fn here(self, home: &Home) -> Option<T::Here> {
-        self.map(|answer| answer.here(home))
+    fn here(self, background: &BackgroundRuntime) -> Option<T::Here> {
+        self.map(|answer| answer.here(background))
     }
 }
 
@@ -38,7 +38,7 @@ macro_rules! same_here {
     ($($answer:ty)*) => {
         $(impl Answer for $answer {
             type Here = $answer;
-            fn here(self, _home: &Home) -> $answer {
+            fn here(self, _background: &BackgroundRuntime) -> $answer {
                 self
             }
         })*
@@ -82,7 +82,7 @@ macro_rules! rows {
         ///
         #[doc = concat!("As [`leasehold::", stringify!($kind), "::", stringify!($name), "`](crate::", stringify!($kind), "::", stringify!($name), "). No I/O.")]
         pub fn $name(&self, $($arg: $type),*) -> $kind {
-            $kind { inner: self.inner.$name($($arg),*), home: self.home.clone() }
+            $kind { inner: self.inner.$name($($arg),*), background: self.background.clone() }
         }
     };
     (@plain $kind:ident $name:ident ($($arg:ident: $type:ty),*) ($($out:ty)?) $doc:literal) => {
@@ -103,7 +103,7 @@ macro_rules! rows {
         /// [the module](crate::blocking#where-it-is-refused)).
         #[track_caller]
         pub fn $name(&self, $($arg: $type),*) -> Result<$out, crate::Error> {
-            crate::blocking::table::ask(&self.home, self.inner.$name($($arg),*))
+            crate::blocking::table::ask(&self.background, self.inner.$name($($arg),*))
         }
     };
     (@changes $kind:ident $name:ident ($($arg:ident: $type:ty),*) ($out:ty) $doc:literal) => {
@@ -116,7 +116,7 @@ macro_rules! rows {
         /// [the module](crate::blocking#where-it-is-refused)).
         #[allow(clippy::should_implement_trait, reason = "an iterator does not fail")]
         pub fn $name(&mut self, $($arg: $type),*) -> Result<$out, crate::Error> {
-            crate::blocking::table::ask(&self.home, self.inner.$name($($arg),*))
+            crate::blocking::table::ask(&self.background, self.inner.$name($($arg),*))
         }
     };
     (@moves $kind:ident $name:ident ($($arg:ident: $type:ty),*) ($out:ty) $doc:literal) => {
@@ -128,7 +128,7 @@ macro_rules! rows {
         /// As there; and [`Error::Invalid`](crate::Error::Invalid) where a tokio scheduler polls (see
         /// [the module](crate::blocking#where-it-is-refused)): then it is done in the background, as if the guard had been dropped.
         pub fn $name(self, $($arg: $type),*) -> Result<$out, crate::Error> {
-            crate::blocking::table::ask(&self.home, self.inner.$name($($arg),*))
+            crate::blocking::table::ask(&self.background, self.inner.$name($($arg),*))
         }
     };
 }
@@ -141,7 +141,7 @@ macro_rules! blocking {
         #[derive(Clone)]
         pub struct $kind {
             pub(super) inner: crate::$kind,
-            pub(super) home: crate::home::Home,
+            pub(super) background: crate::background::BackgroundRuntime,
         }
 
         impl $kind {
@@ -158,11 +158,11 @@ macro_rules! blocking {
 
 /// Polls what a verb has asked for, and makes the answer one of this API.
 pub(super) fn ask<E: VerbEnd>(
-    home: &Home,
+    background: &BackgroundRuntime,
     asked: impl Future<Output = E>,
 ) -> Result<<E::Answer as Answer>::Here, crate::Error> {
-    let ended = super::wait::wait(home, asked)?;
-    Ok(ended.ended()?.here(home))
+    let ended = super::wait::wait(background, asked)?;
+    Ok(ended.ended()?.here(background))
 }
 
 pub(super) use {blocking, rows};

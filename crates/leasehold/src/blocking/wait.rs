@@ -1,7 +1,7 @@
 //! How a thread waits for a future: it polls the future itself, and parks until it is woken. No task, no second runtime.
 //!
 //! Invariants:
-//! - While it polls it has entered the home of the client, whose driver always runs. A timer or a socket of the caller's runtime would
+//! - While it polls it has entered the background runtime of the client, whose driver always runs. A timer or a socket of the caller's runtime would
 //!   not be looked at while this thread is parked.
 //! - A thread that a tokio scheduler polls does not wait here: the tasks beside it, and maybe what it waits for, would stand still.
 
@@ -16,14 +16,19 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use tokio::{runtime::Handle, task::coop};
 
-use crate::{Error, error::Invalid, home::Home};
+use crate::{Error, background::BackgroundRuntime, error::Invalid};
 
 /// The output of a future, polled on this thread, or why this thread must not wait.
-pub(super) fn wait<F: Future>(home: &Home, future: F) -> Result<F::Output, Error> {
+pub(super) fn wait<F: Future>(
+    background: &BackgroundRuntime,
+    future: F,
+) -> Result<F::Output, Error> {
     check_thread()?;
-    home.check_process().map_err(|_gone| Error::ThreadGone)?;
-    check_runtime(home)?;
-    let _home = home.handle().enter();
+    background
+        .check_process()
+        .map_err(|_gone| Error::ThreadGone)?;
+    check_runtime(background)?;
+    let _background = background.handle().enter();
     let parker = Arc::<Parker>::default();
     let waker = Waker::from(Arc::clone(&parker));
     let mut cx = Context::from_waker(&waker);
@@ -35,19 +40,19 @@ pub(super) fn wait<F: Future>(home: &Home, future: F) -> Result<F::Output, Error
             Ok(Poll::Pending) => {}
             Err(panicked) => {
                 // A timer of a runtime that ended just after the look below. Any other panic is the user's.
-                check_runtime(home)?;
+                check_runtime(background)?;
                 panic::resume_unwind(panicked);
             }
         }
         parker.park();
         // Its end wakes who waits by its timers, and to poll those then is a panic.
-        check_runtime(home)?;
+        check_runtime(background)?;
     }
 }
 
 /// Refuses a runtime that has ended: a client of memory lives on the one that connected it.
-fn check_runtime(home: &Home) -> Result<(), Error> {
-    let Home::Runtime(runtime) = home else {
+fn check_runtime(background: &BackgroundRuntime) -> Result<(), Error> {
+    let BackgroundRuntime::Runtime(runtime) = background else {
         return Ok(());
     };
     // A task that never ends has an end at once only where no runtime takes it.
@@ -61,7 +66,7 @@ fn check_runtime(home: &Home) -> Result<(), Error> {
     }
 }
 
-/// Work of the user's that is polled while this thread waits: in the runtime that it has now, if there is one, not in the home.
+/// Work of the user's that is polled while this thread waits: in the runtime that it has now, if there is one, not in the background runtime.
 pub(super) fn on_this_runtime<T>(work: impl FnOnce() -> T) -> impl Future<Output = T> {
     let here = Handle::try_current().ok();
     async move {

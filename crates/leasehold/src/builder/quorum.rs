@@ -12,11 +12,11 @@ use crate::{
         quorum::{Quorum, Sinks},
         redis::{GivenServer, Login, Redis},
     },
+    background::BackgroundRuntime,
     clock::Clock,
     config::{Config, LEASE_DEFAULT},
     durations::humane,
     error::Invalid,
-    home::Home,
     user_callback,
 };
 
@@ -31,7 +31,7 @@ pub(super) enum Given {
 pub(super) struct PreparedQuorum {
     pub(super) quorum: Quorum,
     pub(super) clock: Clock,
-    pub(super) home: Home,
+    pub(super) background: BackgroundRuntime,
 }
 
 impl ClientBuilder {
@@ -218,12 +218,12 @@ impl Given {
         client: (&Arc<str>, &str, &Config),
         login: &Login,
         sink: Arc<dyn Sink>,
-        home: impl FnOnce() -> io::Result<Home>,
+        background: impl FnOnce() -> io::Result<BackgroundRuntime>,
     ) -> Result<PreparedQuorum, Error> {
         let (uuid, label, config) = client;
         check_lease(config)?;
         let sinks = Sinks::new(sink);
-        let (backends, clock, home): (Vec<Box<dyn Backend>>, _, _) = match self {
+        let (backends, clock, background): (Vec<Box<dyn Backend>>, _, _) = match self {
             Given::Memory(servers) => {
                 let clock = servers.first().map_or(Clock::Boot, MemoryServer::clock);
                 let member = |(at, server): (usize, MemoryServer)| {
@@ -231,7 +231,7 @@ impl Given {
                     Box::new(memory) as Box<dyn Backend>
                 };
                 let backends = servers.into_iter().enumerate().map(member);
-                (backends.collect(), clock, Home::here())
+                (backends.collect(), clock, BackgroundRuntime::here())
             }
             Given::Urls(urls) => {
                 // Settings for TLS are for those servers that speak it, if any does.
@@ -250,22 +250,22 @@ impl Given {
                     GivenServer::parse(url, login)
                 };
                 let targets = urls.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-                let home = home().map_err(|error| Error::NotSent {
+                let background = background().map_err(|error| Error::NotSent {
                     doing: "start the thread of this client".into(),
                     source: Arc::new(error),
                 })?;
                 let member = |(at, target)| {
-                    let redis = Redis::new(target, uuid, label, config, sinks.of(at), &home);
+                    let redis = Redis::new(target, uuid, label, config, sinks.of(at), &background);
                     Box::new(redis) as Box<dyn Backend>
                 };
                 let backends = targets.into_iter().enumerate().map(member).collect();
-                (backends, Clock::Boot, home)
+                (backends, Clock::Boot, background)
             }
         };
         Ok(PreparedQuorum {
-            quorum: Quorum::new(backends, sinks, clock.clone(), config, &home),
+            quorum: Quorum::new(backends, sinks, clock.clone(), config, &background),
             clock,
-            home,
+            background,
         })
     }
 }

@@ -9,9 +9,9 @@ use crate::{
         Sink,
         redis::{Cluster, GivenCluster, GivenServer, Redis},
     },
+    background::BackgroundRuntime,
     config::Config,
     error::Invalid,
-    home::Home,
 };
 
 impl ClientBuilder {
@@ -122,25 +122,25 @@ impl ClientBuilder {
         &self,
         (client, label, config): (&Arc<str>, &str, &Config),
         sink: Arc<dyn Sink>,
-        home: impl FnOnce() -> io::Result<Home>,
+        background: impl FnOnce() -> io::Result<BackgroundRuntime>,
     ) -> Result<Backing, Error> {
         // What is wrong with it is told before a thread is started.
         let given = match self.given_cluster()? {
             Some(cluster) => Ok(cluster),
             None => Err(self.place()?),
         };
-        let home = home().map_err(|error| Error::NotSent {
+        let background = background().map_err(|error| Error::NotSent {
             doing: "start the thread of this client".into(),
             source: Arc::new(error),
         })?;
         Ok(match given {
             Ok(cluster) => {
-                let cluster = Cluster::new(cluster, client, label, config, sink, &home);
-                Backing::Cluster(cluster, home)
+                let cluster = Cluster::new(cluster, client, label, config, sink, &background);
+                Backing::Cluster(cluster, background)
             }
             Err(place) => {
-                let redis = Redis::new(place, client, label, config, sink, &home);
-                Backing::Server(Box::new(redis), home)
+                let redis = Redis::new(place, client, label, config, sink, &background);
+                Backing::Server(Box::new(redis), background)
             }
         })
     }

@@ -1,4 +1,4 @@
-//! What all handles of a client share: its backend, its queues, its watchdog, and the home of its background work.
+//! What all handles of a client share: its backend, its queues, its watchdog, and the runtime of its background work.
 
 use std::{
     ops::Deref,
@@ -12,6 +12,7 @@ use crate::{
         Backend, Inspection, Permits,
         fenced::{FencedRead, FencedWrite, Written},
     },
+    background::{BackgroundRuntime, Resident},
     backoff::Backoff,
     clock::Clock,
     config::Config,
@@ -24,7 +25,6 @@ use crate::{
     engine::queue::driver,
     engine::queue::map::Queues,
     engine::wakeup::WakeUps,
-    home::{Home, Resident},
     name::LockId,
 };
 
@@ -56,16 +56,16 @@ impl AsRef<Env> for Core {
 }
 
 impl Core {
-    /// A client's engine, on a backend that tells `wake_ups` what it hears. Its watchdog runs at `home`.
+    /// A client's engine, on a backend that tells `wake_ups` what it hears. Its watchdog runs on `background`.
     pub(crate) fn start(
         uuid: Arc<str>,
         clock: Clock,
         config: Config,
         backend: Box<dyn Backend>,
         wake_ups: &WakeUps,
-        home: Home,
+        background: BackgroundRuntime,
     ) -> Arc<Core> {
-        let env = Env::new(uuid, clock, config, backend, home);
+        let env = Env::new(uuid, clock, config, backend, background);
         let watchdog = Arc::<Watchdog>::default();
         let fair = Arc::<FairQueues>::default();
         let queues = Queues::new(&env, &watchdog, Arc::clone(&fair) as _, driver::start);
@@ -150,7 +150,7 @@ impl Core {
                 }
             }
         };
-        self.check_home()?;
+        self.check_background()?;
         self.finish(work).await
     }
 

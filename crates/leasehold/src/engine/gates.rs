@@ -20,12 +20,12 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     Error,
     backend::{Failure, Permits, WakeUp},
+    background::Resident,
     backoff::{Backoff, stretched},
     clock::Tick,
     engine::env::Env,
     engine::local::answer,
     engine::local::answer::{AnswerFuture, Answerer},
-    home::Resident,
     name::LockId,
     user_callback,
 };
@@ -109,8 +109,8 @@ impl Gates {
         env.check_open()?;
         let began = env.clock.now();
         let mut waiter = self.join(id)?;
-        // After joining: when the home ends, it tells the waiters that are there.
-        env.check_home()?;
+        // After joining: when the background runtime ends, it tells the waiters that are there.
+        env.check_background()?;
         let time_is_up = async {
             match until {
                 Some(until) => {

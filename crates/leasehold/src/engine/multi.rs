@@ -341,7 +341,7 @@ async fn ask(part: &PartRequest, patience: Patience) -> Result<Option<Held>, Err
 async fn give_back(held: Vec<Held>) {
     // Without a thread there may be no timer to bound it.
     let env = held.first().map(|held| Arc::clone(held.hold().env()));
-    if let Some(env) = env.filter(|env| env.check_home().is_ok()) {
+    if let Some(env) = env.filter(|env| env.check_background().is_ok()) {
         let _ = env.within(GIVEN_BACK, release_all(held)).await;
     }
 }

@@ -139,7 +139,7 @@ impl<K> Drop for Taken<K> {
     }
 }
 
-/// Extends the lease when its end comes close. At home, so that work that blocks its runtime costs no lease.
+/// Extends the lease when its end comes close. In the background, so that work that blocks its runtime costs no lease.
 struct Heartbeat {
     /// Dropped: it stops.
     stop: Option<oneshot::Sender<()>>,

@@ -91,7 +91,7 @@ impl Seat {
         text.write(&self.core, text.set()).await
     }
 
-    /// Says it again, at home, each third of the time for which it lasts; until this is dropped.
+    /// Says it again, in the background, each third of the time for which it lasts; until this is dropped.
     pub(super) fn keep(&self, text: SeatText) -> Option<DropGuard> {
         let every = text.lasts? / 3;
         // It keeps no client alive.
@@ -112,7 +112,7 @@ impl Seat {
         Some(stop.drop_guard())
     }
 
-    /// Carries out `end`, at home, when the client begins to give everything back; until this is dropped.
+    /// Carries out `end`, in the background, when the client begins to give everything back; until this is dropped.
     pub(super) fn at_closing<F>(&self, end: impl FnOnce(Arc<Env>) -> F) -> DropGuard
     where
         F: Future<Output = ()> + Send + 'static,

@@ -25,7 +25,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
             "durations",
             "error",
             "events",
-            "home",
+            "background",
             "kind",
             "stderr_warning",
             "name",
@@ -155,7 +155,7 @@ const HOMES: [(&str, usize, &str); 3] = [
 ];
 
 /// Words that only this project knew, each with the field's.
-const HOUSE_WORDS: [(&str, &str); 11] = [
+const HOUSE_WORDS: [(&str, &str); 12] = [
     ("audience", "listeners"),
     ("callout", "user callback"),
     ("carrier", "transport"),
@@ -163,6 +163,7 @@ const HOUSE_WORDS: [(&str, &str); 11] = [
     ("ears", "listeners"),
     ("finder", "discovery"),
     ("ground", "generation"),
+    ("home", "background runtime"),
     ("keeper", "heartbeat"),
     ("lane", "connection"),
     ("lineup", "fair queue"),

@@ -100,7 +100,7 @@ async fn cycle(client: &Client, name: &str) -> Duration {
     began.elapsed()
 }
 
-/// One call finds out. Every other has an answer at once: of its name or another, from this runtime or at home.
+/// One call finds out. Every other has an answer at once: of its name or another, from this runtime or in the background.
 async fn one_call_finds_out(wired: Wired) {
     let rounds = of_the_whole(20);
     let mut late = Vec::new();
@@ -171,7 +171,7 @@ async fn one_call_finds_out_that_the_connections_to_a_quorum_hang() {
     }
 }
 
-/// Of a client on several runtimes each has a connection, and so has its home.
+/// Of a client on several runtimes each has a connection, and so has its background runtime.
 #[tokio::test]
 async fn what_one_runtime_finds_out_costs_the_others_no_timeout() {
     for flavor in flavors(1) {
@@ -337,7 +337,7 @@ async fn a_server_that_stands_still_gets_few_connections_and_no_hold_is_lost() {
             drop(call.unwrap());
         }
         other.cycle("other").await;
-        // Each of the connections, the home's, and the one that listens, once.
+        // Each of the connections, the background runtime's, and the one that listens, once.
         let made = proxy.accepted() - before;
         assert!(made <= 4, "{made} connections were made");
         assert_eq!(held.release().await.unwrap(), Released::Freed);

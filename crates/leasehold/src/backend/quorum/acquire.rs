@@ -52,11 +52,11 @@ pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Fai
     let verdict = candidate.way().await;
     let has_gate = candidate.words[gate] == VoteAnswer::Vote;
     let looks = has_gate && verdict == Verdict::Held && candidate.step.place.is_some();
-    let home = candidate.parts.servers.home.clone();
+    let background = candidate.parts.servers.background.clone();
     let answer = candidate.answer(verdict);
     if looks {
         let pause = LOOK_FIRST + fastrand::u64(0..=LOOK_MORE);
-        home.sleep(Duration::from_millis(pause)).await;
+        background.sleep(Duration::from_millis(pause)).await;
     }
     answer
 }
@@ -166,7 +166,7 @@ impl Candidate {
 
     async fn pause(&self, most: Duration) {
         let pause = most.min(PAUSE_MOST).mul_f64(fastrand::f64());
-        self.parts.servers.home.sleep(pause).await;
+        self.parts.servers.background.sleep(pause).await;
     }
 
     /// Asks these at once, until the outcome is known.

@@ -160,13 +160,13 @@ impl GateListeners {
         }
         let (listeners, servers): (Weak<GateListeners>, Weak<Servers>) =
             (Arc::downgrade(self), Arc::downgrade(servers));
-        let Some(home) = servers.upgrade().map(|servers| servers.home.clone()) else {
+        let Some(background) = servers.upgrade().map(|servers| servers.background.clone()) else {
             return;
         };
-        let handle = home.handle().clone();
+        let handle = background.handle().clone();
         drop(handle.spawn(async move {
             loop {
-                home.sleep(LOOK_EVERY).await;
+                background.sleep(LOOK_EVERY).await;
                 let (Some(listeners), Some(servers)) = (listeners.upgrade(), servers.upgrade())
                 else {
                     return;

@@ -38,10 +38,10 @@ use crate::{
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
+    background::BackgroundRuntime,
     clock::Clock,
     config::{Config, millis},
     error::{Cause, Error, Invalid},
-    home::Home,
     kind::{Access, LockKind},
     name::LockId,
     outage::Outage,
@@ -87,7 +87,7 @@ impl Quorum {
         sinks: Sinks,
         clock: Clock,
         config: &Config,
-        home: &Home,
+        background: &BackgroundRuntime,
     ) -> Quorum {
         let longest = config.longest_lease();
         let quarantine = if config.persistent_servers {
@@ -99,7 +99,7 @@ impl Quorum {
         let servers = Servers::new(
             backends,
             clock,
-            home.clone(),
+            background.clone(),
             quarantine,
             ServerPatience::of(config),
         );
@@ -152,7 +152,7 @@ impl Quorum {
                 () = &mut others, if up >= servers.need() => break,
             }
             if up == servers.need() {
-                others.set(maybe_done(servers.home.sleep(SLOWER)));
+                others.set(maybe_done(servers.background.sleep(SLOWER)));
             }
         }
         servers.check()?;
@@ -318,11 +318,11 @@ impl ServerLink for Quorum {
             .for_each(|it| it.backend.prepare());
     }
 
-    fn bring_home(&self) {
+    fn move_to_background(&self) {
         self.parts
             .servers
             .iter()
-            .for_each(|it| it.backend.bring_home());
+            .for_each(|it| it.backend.move_to_background());
     }
 
     fn shut(&self) {

@@ -104,7 +104,7 @@ impl PendingReleases {
             .or_insert(pending_release);
         if !self.of[at].is_told.swap(true, Ordering::AcqRel) {
             let pending_releases = Arc::clone(self);
-            let handle = self.servers.home.handle();
+            let handle = self.servers.background.handle();
             drop(handle.spawn(async move { pending_releases.tell(at).await }));
         }
     }
@@ -114,7 +114,7 @@ impl PendingReleases {
         let (of, member) = (&self.of[at], self.servers.at(at));
         let mut backoff = AGAIN;
         loop {
-            self.servers.home.sleep(backoff.next()).await;
+            self.servers.background.sleep(backoff.next()).await;
             let now = self.servers.clock.now();
             for lease in self.expired(at, now) {
                 self.ballots.expired(lease, at);

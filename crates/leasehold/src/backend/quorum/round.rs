@@ -57,7 +57,7 @@ impl<T: Send + 'static> Round<T> {
             began,
             timeout,
             until: began.after(timeout),
-            look: Box::pin(servers.home.sleep(LOOK_EVERY.min(timeout))),
+            look: Box::pin(servers.background.sleep(LOOK_EVERY.min(timeout))),
         }
     }
 
@@ -83,7 +83,7 @@ impl<T: Send + 'static> Round<T> {
                 () = &mut self.look => {
                     let now = self.servers.clock.now();
                     let left = self.until.since(now);
-                    self.look = Box::pin(self.servers.home.sleep(LOOK_EVERY.min(left)));
+                    self.look = Box::pin(self.servers.background.sleep(LOOK_EVERY.min(left)));
                     if let Some((at, said)) = self.gone(left.is_zero()) {
                         self.waited_for.retain(|it| *it != at);
                         return Some((at, said));
@@ -147,8 +147,8 @@ impl<T: Send + 'static> Round<T> {
         if replies.is_empty() {
             return;
         }
-        let home = servers.home.clone();
-        drop(home.handle().spawn(async move {
+        let background = servers.background.clone();
+        drop(background.handle().spawn(async move {
             while let Some((at, answer)) = replies.next().await {
                 if answer.is_ok() {
                     servers.note_silent(at, false);

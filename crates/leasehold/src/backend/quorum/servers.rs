@@ -11,11 +11,11 @@ use std::{
 
 use crate::{
     backend::{Backend, Failure},
+    background::BackgroundRuntime,
     clock::{Clock, Tick, margin},
     config::{Config, millis},
     durations::{about, humane},
     error::Cause,
-    home::Home,
 };
 
 /// A server has at most this part of a lease to answer: the holder has what is left of the lease when a round is over.
@@ -33,7 +33,7 @@ const TRY_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Servers {
     members: Vec<Member>,
     pub(super) clock: Clock,
-    pub(super) home: Home,
+    pub(super) background: BackgroundRuntime,
     /// The longest lease of all clients; zero: no server of these forgets.
     quarantine: Duration,
     pub(super) patience: ServerPatience,
@@ -87,7 +87,7 @@ impl Servers {
     pub(super) fn new(
         backends: Vec<Box<dyn Backend>>,
         clock: Clock,
-        home: Home,
+        background: BackgroundRuntime,
         quarantine: Duration,
         patience: ServerPatience,
     ) -> Servers {
@@ -101,7 +101,7 @@ impl Servers {
         Servers {
             members: backends.into_iter().map(member).collect(),
             clock,
-            home,
+            background,
             quarantine,
             patience,
             all_differ: AtomicBool::new(false),

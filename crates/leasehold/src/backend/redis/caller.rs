@@ -125,7 +125,7 @@ impl Caller {
         self.commands.connect().await
     }
 
-    /// Leases are held that will have to be renewed from home.
+    /// Leases are held that will have to be renewed from the background runtime.
     pub(super) fn prepare(&self) {
         #[cfg(feature = "sim")]
         if self.transport.is_some() {
@@ -139,13 +139,13 @@ impl Caller {
         self.commands.shut();
     }
 
-    /// No caller is left: what is under way goes on from home.
-    pub(super) fn bring_home(&self) {
+    /// No caller is left: what is under way goes on from the background runtime.
+    pub(super) fn move_to_background(&self) {
         #[cfg(feature = "sim")]
         if self.transport.is_some() {
             return;
         }
-        self.commands.bring_home();
+        self.commands.move_to_background();
     }
 
     /// Why there is no connection, as long as there is none.

@@ -18,17 +18,17 @@ use super::{
 };
 use crate::{
     backend::{Failure, ServerFacts},
+    background::BackgroundRuntime,
     config::Config,
     durations::humane,
     error::Cause,
-    home::Home,
     outage::Outage,
 };
 
 pub(super) struct Commands {
     connections: Arc<Connections>,
     outage: Arc<Outage>,
-    home: Home,
+    background: BackgroundRuntime,
     /// For a connection, and again for the answer.
     timeout: Duration,
 }
@@ -39,14 +39,14 @@ impl Commands {
         lead: (Arc<Discovery>, Arc<EpochLog>),
         name: String,
         config: &Config,
-        home: &Home,
+        background: &BackgroundRuntime,
         outage: Arc<Outage>,
     ) -> Commands {
         let dialler = Dialler::new(lead, name, config, Arc::clone(&outage));
         Commands {
-            connections: Connections::new(dialler, home),
+            connections: Connections::new(dialler, background),
             outage,
-            home: home.clone(),
+            background: background.clone(),
             timeout: config.operation_timeout,
         }
     }
@@ -111,7 +111,7 @@ impl Commands {
         self.connections.has_worked()
     }
 
-    /// Leases are held that will have to be renewed from home.
+    /// Leases are held that will have to be renewed from the background runtime.
     pub(super) fn prepare(&self) {
         self.connections.prepare();
     }
@@ -121,9 +121,9 @@ impl Commands {
         self.connections.shut();
     }
 
-    /// No caller is left: what is under way goes on from home.
-    pub(super) fn bring_home(&self) {
-        self.connections.bring_home();
+    /// No caller is left: what is under way goes on from the background runtime.
+    pub(super) fn move_to_background(&self) {
+        self.connections.move_to_background();
     }
 
     /// Calls a script. Every outcome comes within twice the operation timeout, and says what the server may hold.
@@ -218,7 +218,7 @@ impl Commands {
                 .connection
                 .answer(|multiplexed| request.send(multiplexed));
             let sending = pin!(sending);
-            self.home.within_here(self.timeout, sending).await
+            self.background.within_here(self.timeout, sending).await
         };
         let mut each = None;
         let answer = match answer {

@@ -1,9 +1,9 @@
 //! Which connection a command travels on.
 //!
 //! A connection lives on one runtime: its socket is polled there, and it dies with it. So there is one *connection* for
-//! each runtime that sends, made when it first does and gone when it ends, and one for the client's home.
+//! each runtime that sends, made when it first does and gone when it ends, and one for the client's background runtime.
 //! A command never changes threads on its way, and no runtime that is blocked or ended stands in the way of
-//! another's commands, nor of a renewal: those travel on the home's connection.
+//! another's commands, nor of a renewal: those travel on the background runtime's connection.
 //!
 //! A connection reconnects on its own runtime, for as long as there is one; seldom while no command waits for it, and for a client
 //! that was shut down not before one does. Nor before one does if the connection ended while no command was under way: a server
@@ -39,11 +39,11 @@ use super::{
 };
 use crate::{
     backend::{Failure, ServerFacts},
+    background::{BackgroundRuntime, ThreadGone},
     backoff::{Backoff, spread},
     clock::{Clock, Tick},
     config::Config,
     error::Cause,
-    home::{Home, ThreadGone},
     outage::Outage,
     user_callback,
 };
@@ -60,10 +60,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// All connections of a client.
 pub(super) struct Connections {
-    home: Home,
+    background: BackgroundRuntime,
     dialler: Arc<Dialler>,
-    /// For the work that runs at home, and for callers without a runtime.
-    of_home: Arc<ManagedConnection>,
+    /// For the work that runs in the background, and for callers without a runtime.
+    of_background: Arc<ManagedConnection>,
     /// One for each other runtime that has sent anything and has not ended. Few, so a list.
     others: RwLock<Vec<Arc<ManagedConnection>>>,
     /// The server is not to be used any more.
@@ -150,11 +150,11 @@ struct NoPrimary {
 
 impl Connections {
     /// Makes no connection yet.
-    pub(super) fn new(dialler: Dialler, home: &Home) -> Arc<Connections> {
+    pub(super) fn new(dialler: Dialler, background: &BackgroundRuntime) -> Arc<Connections> {
         let dialler = Arc::new(dialler);
         Arc::new(Connections {
-            home: home.clone(),
-            of_home: ManagedConnection::new(home.handle().clone(), &dialler),
+            background: background.clone(),
+            of_background: ManagedConnection::new(background.handle().clone(), &dialler),
             dialler,
             others: RwLock::default(),
             is_abandoned: AtomicBool::new(false),
@@ -169,16 +169,16 @@ impl Connections {
             self.dialler.dial(false).await?
         } else {
             let dialler = Arc::clone(&self.dialler);
-            let at_home = self
-                .home
+            let in_background = self
+                .background
                 .handle()
                 .spawn(async move { dialler.dial(false).await });
-            let made = AbortOnDropHandle::new(at_home).await;
+            let made = AbortOnDropHandle::new(in_background).await;
             made.unwrap_or_else(|_| Err(Failure::Rejected(Arc::new(ThreadGone))))?
         };
         let first = match here {
-            Some(here) if here.id() != self.of_home.id => self.open(here),
-            _ => Arc::clone(&self.of_home),
+            Some(here) if here.id() != self.of_background.id => self.open(here),
+            _ => Arc::clone(&self.of_background),
         };
         first.is_up(made);
         Ok(())
@@ -188,7 +188,7 @@ impl Connections {
     pub(super) fn follow(self: &Arc<Self>) {
         self.dialler.epochs.silence.tell(Arc::downgrade(self) as _);
         let (connections, mut changes) = (Arc::downgrade(self), self.dialler.epochs.changes());
-        self.home.handle().spawn(async move {
+        self.background.handle().spawn(async move {
             while changes.changed().await.is_ok() {
                 let Some(connections) = connections.upgrade() else {
                     return;
@@ -209,7 +209,7 @@ impl Connections {
             return;
         };
         let connections = Arc::downgrade(self);
-        let looking = self.home.handle().spawn(async move {
+        let looking = self.background.handle().spawn(async move {
             let mut written = 0;
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
@@ -232,20 +232,20 @@ impl Connections {
     /// How often something was written on the connections that there are.
     fn writes(&self) -> u64 {
         let others = self.others.read();
-        let connections = others.iter().chain([&self.of_home]);
+        let connections = others.iter().chain([&self.of_background]);
         connections.map(|managed| managed.writes()).sum()
     }
 
     fn all(&self) -> Vec<Arc<ManagedConnection>> {
         let mut all = self.others.read().clone();
-        all.push(Arc::clone(&self.of_home));
+        all.push(Arc::clone(&self.of_background));
         all
     }
 
     /// A way for a command from here; waits for it as long as `patience`.
     pub(super) async fn way(self: &Arc<Self>, patience: Duration) -> Result<Way, NoWay> {
         // First: without the background runtime nothing would be renewed, so nothing may be taken.
-        self.home.check().map_err(NoWay::Gone)?;
+        self.background.check().map_err(NoWay::Gone)?;
         if let Some(way) = self.of_this_runtime().and_then(ManagedConnection::way) {
             return Ok(way);
         }
@@ -255,9 +255,12 @@ impl Connections {
 
     async fn wait(self: &Arc<Self>, patience: Duration) -> Result<Way, NoWay> {
         // From a fork the parent's connections must not be used; its runtimes have none here.
-        self.home.check_process().map_err(NoWay::Gone)?;
+        self.background.check_process().map_err(NoWay::Gone)?;
         let mut cause: Cause = Arc::new(NotYet);
-        let found = self.home.within(patience, self.next_way(&mut cause)).await;
+        let found = self
+            .background
+            .within(patience, self.next_way(&mut cause))
+            .await;
         found.unwrap_or(Err(NoWay::Down(cause)))
     }
 
@@ -289,18 +292,20 @@ impl Connections {
             }
             // A reconnect that pauses for seconds, since no call wants it, goes on at once.
             let _waits = managed.wanted.by_one_more();
-            managed.changed_or_left(changed, self.of_home.id).await;
+            managed
+                .changed_or_left(changed, self.of_background.id)
+                .await;
         }
     }
 
     /// The connection of the runtime that calls this, if it has one.
     fn of_this_runtime(&self) -> Option<Arc<ManagedConnection>> {
         let Ok(here) = Handle::try_current() else {
-            return Some(Arc::clone(&self.of_home));
+            return Some(Arc::clone(&self.of_background));
         };
         let id = here.id();
-        if id == self.of_home.id {
-            return Some(Arc::clone(&self.of_home));
+        if id == self.of_background.id {
+            return Some(Arc::clone(&self.of_background));
         }
         let others = self.others.read();
         others.iter().find(|managed| managed.id == id).cloned()
@@ -309,8 +314,8 @@ impl Connections {
     /// The connection of the runtime that calls this, a new one if need be.
     fn enter(self: &Arc<Self>) -> Arc<ManagedConnection> {
         match Handle::try_current() {
-            Ok(here) if here.id() != self.of_home.id => self.open(here),
-            _ => Arc::clone(&self.of_home),
+            Ok(here) if here.id() != self.of_background.id => self.open(here),
+            _ => Arc::clone(&self.of_background),
         }
     }
 
@@ -335,7 +340,7 @@ impl Connections {
         });
         let _ = managed.sentinel.set(sentinel.abort_handle());
         if matches!(&*managed.state.read(), ConnectionState::Gone) {
-            return Arc::clone(&self.of_home);
+            return Arc::clone(&self.of_background);
         }
         managed
     }
@@ -405,11 +410,11 @@ impl Connections {
 
     /// Renewals will want a connection.
     pub(super) fn prepare(&self) {
-        self.of_home.dial();
+        self.of_background.dial();
     }
 
     /// No caller is left. A runtime of one thread may be blocked by the last one, or not be run again: no connection is there any more.
-    pub(super) fn bring_home(&self) {
+    pub(super) fn move_to_background(&self) {
         let is_one_thread = |managed: &mut Arc<ManagedConnection>| {
             managed.runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
         };
@@ -588,11 +593,11 @@ impl ManagedConnection {
     }
 
     /// Waits for a change of this connection, or until this is polled on another runtime than the connection's.
-    async fn changed_or_left(&self, changed: Notified<'_>, home: Id) {
+    async fn changed_or_left(&self, changed: Notified<'_>, background: Id) {
         let mut changed = std::pin::pin!(changed);
         let changed_or_left = std::future::poll_fn(|cx| {
-            let here = Handle::try_current().map_or(home, |here| here.id());
-            if here == self.id || self.id == home {
+            let here = Handle::try_current().map_or(background, |here| here.id());
+            if here == self.id || self.id == background {
                 changed.as_mut().poll(cx)
             } else {
                 std::task::Poll::Ready(())

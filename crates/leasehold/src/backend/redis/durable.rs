@@ -20,16 +20,16 @@ use super::{
 };
 use crate::{
     backend::{Confirmation, Failure, Renew, Renewal, Reply},
+    background::{BackgroundRuntime, ThreadGone},
     config::millis,
     durability::{Durability, Missed},
-    home::{Home, ThreadGone},
 };
 
 /// The connections of a client that confirm.
 pub(super) struct DurableConnections {
     caller: Caller,
     epochs: Arc<EpochLog>,
-    home: Home,
+    background: BackgroundRuntime,
     timeout: Duration,
     /// Makes connections of their own.
     commands: Box<dyn Fn() -> Commands + Send + Sync>,
@@ -42,7 +42,7 @@ struct DurableConnection {
     caller: Caller,
     epochs: Arc<EpochLog>,
     commands: Commands,
-    home: Home,
+    background: BackgroundRuntime,
     timeout: Duration,
     state: Mutex<ConnectionWork>,
 }
@@ -70,14 +70,14 @@ impl DurableConnections {
     pub(super) fn new(
         caller: &Caller,
         epochs: &Arc<EpochLog>,
-        home: &Home,
+        background: &BackgroundRuntime,
         timeout: Duration,
         commands: impl Fn() -> Commands + Send + Sync + 'static,
     ) -> DurableConnections {
         DurableConnections {
             caller: caller.clone(),
             epochs: Arc::clone(epochs),
-            home: home.clone(),
+            background: background.clone(),
             timeout,
             commands: Box::new(commands),
             connections: Mutex::default(),
@@ -97,7 +97,7 @@ impl DurableConnections {
             caller: self.caller.clone(),
             epochs: Arc::clone(&self.epochs),
             commands: (self.commands)(),
-            home: self.home.clone(),
+            background: self.background.clone(),
             timeout: self.timeout,
             state: Mutex::default(),
         });
@@ -128,9 +128,9 @@ impl DurableConnections {
         if connection.state.lock().is_able {
             return Box::pin(std::future::ready(Ok(())));
         }
-        // Its connection lives at home.
+        // Its connection lives on the background runtime.
         let asked = self
-            .home
+            .background
             .handle()
             .spawn(async move { connection.ask_whether_able().await });
         Box::pin(async move { asked.await.unwrap_or_else(|_| Err(gone())) })
@@ -161,12 +161,12 @@ impl DurableConnection {
         state.waiting.push(entry);
         if !std::mem::replace(&mut state.is_at_work, true) {
             drop(state);
-            // Dropped with the home, if that has ended.
+            // Dropped with the background runtime, if that has ended.
             let at_work = AtWork {
                 connection: Arc::clone(self),
                 has_ended: false,
             };
-            self.home.handle().spawn(at_work.run());
+            self.background.handle().spawn(at_work.run());
         }
     }
 
@@ -337,7 +337,7 @@ impl Drop for AtWork {
         if self.has_ended {
             return;
         }
-        // With the home: those that wait learn that there is none.
+        // With the background runtime: those that wait learn that there is none.
         let waiting = {
             let mut state = self.connection.state.lock();
             state.is_at_work = false;

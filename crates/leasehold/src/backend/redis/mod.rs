@@ -2,7 +2,7 @@
 //!
 //! Commands and subscriptions travel on connections of their own ("connections"): an unsubscription that the
 //! server sends unasked must never be taken for the answer to a command. Each runtime that sends commands has a connection,
-//! and so has the client's home, which sends renewals and hears subscriptions.
+//! and so has the client's background runtime, which sends renewals and hears subscriptions.
 
 mod caller;
 mod cluster;
@@ -66,11 +66,11 @@ use crate::{
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
+    background::BackgroundRuntime,
     clock::{Clock, Instant},
     config::Config,
     durability::Durability,
     error::Error,
-    home::Home,
     kind::{Access, LockKind},
     name::LockId,
     outage::Outage,
@@ -123,7 +123,7 @@ impl Redis {
         label: &str,
         config: &Config,
         sink: Arc<dyn Sink>,
-        home: &Home,
+        background: &BackgroundRuntime,
     ) -> Redis {
         Redis::hearing(
             place,
@@ -131,7 +131,7 @@ impl Redis {
             label,
             config,
             sink,
-            home,
+            background,
         )
     }
 
@@ -142,10 +142,10 @@ impl Redis {
         label: &str,
         config: &Config,
         sink: Arc<dyn Sink>,
-        home: &Home,
+        background: &BackgroundRuntime,
     ) -> Redis {
         let epochs = EpochLog::new(Arc::clone(&sink), hearing.silence.clone());
-        let discovery = Discovery::new(place.into(), home, &epochs);
+        let discovery = Discovery::new(place.into(), background, &epochs);
         let shown = discovery.to_string();
         let label = ClientLabel::new(client, label).of_node(discovery.is_node());
         let name = label.connection_name().to_owned();
@@ -154,7 +154,7 @@ impl Redis {
         let lead = (Arc::clone(&discovery), Arc::clone(&epochs));
         let more = {
             let (lead, name) = (lead.clone(), name.clone());
-            let (home, outages) = (home.clone(), Arc::clone(&outages));
+            let (background, outages) = (background.clone(), Arc::clone(&outages));
             let config = Config {
                 operation_timeout: config.operation_timeout + config.durability_timeout,
                 check_server: false,
@@ -165,20 +165,25 @@ impl Redis {
                     lead.clone(),
                     name.clone(),
                     &config,
-                    &home,
+                    &background,
                     Arc::clone(&outages),
                 )
             }
         };
-        let commands = Commands::new(lead, name, config, home, outages);
+        let commands = Commands::new(lead, name, config, background, outages);
         let connections = commands.connections();
         connections.follow();
         connections.look_out();
         let caller = Caller::new(client, label, config, commands).on(hearing.chosen.clone());
         let is_replaced = discovery.wants_primary();
-        let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, home));
-        let durable =
-            DurableConnections::new(&caller, &epochs, home, config.durability_timeout, more);
+        let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, background));
+        let durable = DurableConnections::new(
+            &caller,
+            &epochs,
+            background,
+            config.durability_timeout,
+            more,
+        );
         let lead = (discovery, &*epochs);
         Redis {
             caller,
@@ -188,7 +193,7 @@ impl Redis {
                 (client, hearing),
                 config,
                 sink,
-                home,
+                background,
                 &connections,
             )),
             repeats,

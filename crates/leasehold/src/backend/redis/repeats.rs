@@ -22,9 +22,9 @@ use super::{
 };
 use crate::{
     backend::{Release, ReleaseReply, Reply},
+    background::BackgroundRuntime,
     backoff::Backoff,
     clock::Instant,
-    home::Home,
     name::Name,
 };
 
@@ -268,7 +268,7 @@ impl Lately {
 /// Does `once` again and again, until nothing of `lately` is due, another task has begun with that, or the client has ended.
 pub(super) async fn until_all<C: Send + Sync>(
     client: Weak<C>,
-    home: Home,
+    background: BackgroundRuntime,
     lately: impl Fn(&C) -> &Lately,
     once: impl Fn(Arc<C>) -> BoxFuture<'static, bool>,
 ) {
@@ -281,7 +281,7 @@ pub(super) async fn until_all<C: Send + Sync>(
         if !lately(&client).is_latest_task(task) || once(client).await {
             return;
         }
-        home.sleep(backoff.next()).await;
+        background.sleep(backoff.next()).await;
     }
 }
 
@@ -289,21 +289,25 @@ pub(super) async fn until_all<C: Send + Sync>(
 pub(super) struct Repeats {
     caller: Caller,
     epochs: Arc<EpochLog>,
-    home: Home,
+    background: BackgroundRuntime,
     lately: Lately,
 }
 
 impl Repeats {
     /// Repeats them whenever another server greets, as long as this lives.
-    pub(super) fn new(caller: &Caller, epochs: &Arc<EpochLog>, home: &Home) -> Arc<Repeats> {
+    pub(super) fn new(
+        caller: &Caller,
+        epochs: &Arc<EpochLog>,
+        background: &BackgroundRuntime,
+    ) -> Arc<Repeats> {
         let repeats = Arc::new(Repeats {
             caller: caller.clone(),
             epochs: Arc::clone(epochs),
-            home: home.clone(),
+            background: background.clone(),
             lately: Lately::default(),
         });
         let following = follow(Arc::downgrade(&repeats), epochs.changes());
-        home.handle().spawn(following);
+        background.handle().spawn(following);
         repeats
     }
 
@@ -317,9 +321,9 @@ impl Repeats {
         let is_due = by != self.server();
         self.lately.confirmed(release, by, is_due);
         if is_due {
-            self.home
+            self.background
                 .handle()
-                .spawn(repeat(Arc::downgrade(self), self.home.clone()));
+                .spawn(repeat(Arc::downgrade(self), self.background.clone()));
         }
     }
 
@@ -338,10 +342,13 @@ impl Repeats {
     }
 }
 
-fn repeat(repeats: Weak<Repeats>, home: Home) -> impl Future<Output = ()> + Send {
+fn repeat(
+    repeats: Weak<Repeats>,
+    background: BackgroundRuntime,
+) -> impl Future<Output = ()> + Send {
     until_all(
         repeats,
-        home,
+        background,
         |repeats| &repeats.lately,
         |repeats| Box::pin(async move { repeats.repeat().await }),
     )
@@ -352,10 +359,11 @@ async fn follow(repeats: Weak<Repeats>, mut changes: watch::Receiver<Generation>
     while changes.changed().await.is_ok() {
         let now = changes.borrow_and_update().epochs;
         if std::mem::replace(&mut epochs, now) != now {
-            let Some(home) = repeats.upgrade().map(|repeats| repeats.home.clone()) else {
+            let Some(background) = repeats.upgrade().map(|repeats| repeats.background.clone())
+            else {
                 return;
             };
-            repeat(Weak::clone(&repeats), home).await;
+            repeat(Weak::clone(&repeats), background).await;
         }
     }
 }
@@ -484,7 +492,7 @@ mod tests {
         fn until_all(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
             until_all(
                 Arc::downgrade(self),
-                Home::here(),
+                BackgroundRuntime::here(),
                 |asked| &asked.lately,
                 |asked| {
                     Box::pin(async move {

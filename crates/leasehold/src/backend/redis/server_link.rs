@@ -50,8 +50,8 @@ impl ServerLink for Redis {
         self.caller.prepare();
     }
 
-    fn bring_home(&self) {
-        self.caller.bring_home();
+    fn move_to_background(&self) {
+        self.caller.move_to_background();
     }
 
     fn shut(&self) {

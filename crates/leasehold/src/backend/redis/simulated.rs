@@ -36,10 +36,10 @@ use crate::{
             scripts::Scripts,
         },
     },
+    background::BackgroundRuntime,
     clock::Clock,
     config::Config,
     error::Cause,
-    home::Home,
     kind::{Access, LockKind},
     name::LockId,
     outage::Outage,
@@ -74,12 +74,18 @@ fn caller(
     let target = Target::parse("redis://127.0.0.1/", &login).expect("a good URL");
     let outage = Arc::new(Outage::new(String::new(), Clock::Boot));
     // They connect when they are first used, which they are not.
-    let (home, epochs) = (
-        Home::here(),
+    let (background, epochs) = (
+        BackgroundRuntime::here(),
         EpochLog::new(Arc::clone(sink), Silence::default()),
     );
-    let discovery = Discovery::new(target.into(), &home, &epochs);
-    let commands = Commands::new((discovery, epochs), String::new(), config, &home, outage);
+    let discovery = Discovery::new(target.into(), &background, &epochs);
+    let commands = Commands::new(
+        (discovery, epochs),
+        String::new(),
+        config,
+        &background,
+        outage,
+    );
     Caller::new(client, label, config, commands).carried_by(transport)
 }
 
@@ -162,7 +168,14 @@ pub(crate) fn simulated_cluster(
         }
     };
     let label = ClientLabel::new(&on_wire(client), "");
-    Cluster::over(make, given, label, &config, sink, &Home::here())
+    Cluster::over(
+        make,
+        given,
+        label,
+        &config,
+        sink,
+        &BackgroundRuntime::here(),
+    )
 }
 
 impl Simulated {

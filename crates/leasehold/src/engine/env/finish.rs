@@ -1,6 +1,6 @@
 //! Work that is carried out to its end, whether or not its caller waits for it.
 //!
-//! A caller polls its own work, which costs no task. If it drops the work, that goes on at home. If it does neither, the work stands
+//! A caller polls its own work, which costs no task. If it drops the work, that goes on in the background. If it does neither, the work stands
 //! still, and with it those of its process that wait for it.
 
 use std::{
@@ -14,7 +14,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{engine::env::Env, name::Name};
 
-/// See [`Env::finish`]. Dropping it leaves the rest of the work to the home.
+/// See [`Env::finish`]. Dropping it leaves the rest of the work to the background runtime.
 pub(crate) struct Finish<T: Send + 'static> {
     env: Arc<Env>,
     /// Until its end, or until it panicked.
@@ -72,7 +72,7 @@ impl<T: Send + 'static> Drop for Finish<T> {
         if let Some(work) = self.work.take() {
             let settling = self.asks_for.take();
             let settling = settling.map(|name| self.env.unsettled.begin(&name));
-            // First, since the home may be quicker than the rest of this drop.
+            // First, since the background runtime may be quicker than the rest of this drop.
             drop(std::mem::take(&mut self.caller));
             // Its output cleans up on its drop: a guard, a place in the queue.
             self.env.spawn(async move {

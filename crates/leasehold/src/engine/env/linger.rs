@@ -1,6 +1,6 @@
 //! The end of a client: the last of its handles waits for what is under way.
 //!
-//! When `main` returns, the process ends with all its threads, also with the home, which carries out the release of a dropped guard.
+//! When `main` returns, the process ends with all its threads, also with the background runtime, which carries out the release of a dropped guard.
 //! So the drop of the last handle waits until the background work is done, for as long as the settings allow.
 
 use std::{
@@ -80,10 +80,10 @@ impl Env {
     /// Blocks until no task is left, at most for as long as the settings allow.
     pub(crate) fn linger(&self) {
         let patience = self.config.linger;
-        if self.tasks.is_empty() || patience.is_zero() || !self.home.may_be_waited_for() {
+        if self.tasks.is_empty() || patience.is_zero() || !self.background.may_be_waited_for() {
             return;
         }
-        self.backend.bring_home(); // the runtime that this blocks takes no answer
+        self.backend.move_to_background(); // the runtime that this blocks takes no answer
         self.unused.notify_waiters(); // a heartbeat keeps a subscription for the next caller
         let done = self.all_done();
         let (under_way, over) = mpsc::channel::<()>();

@@ -21,6 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Error,
     backend::{Backend, Failure, Once},
+    background::{BackgroundRuntime, Resident},
     clock::Clock,
     config::{Config, millis},
     durations::humane,
@@ -28,7 +29,6 @@ use crate::{
     engine::env::unsettled::Unsettled,
     error::{Cause, Invalid},
     events::Events,
-    home::{Home, Resident},
     outage::Seldom,
     owner::LeaseId,
 };
@@ -53,9 +53,9 @@ pub(crate) struct Env {
     pub(crate) config: Config,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) events: Arc<Events>,
-    home: Home,
+    background: BackgroundRuntime,
     tasks: TaskTracker,
-    /// How many handles of this client its callers have. Tasks at home have its parts without one.
+    /// How many handles of this client its callers have. Tasks in the background have its parts without one.
     handles: AtomicUsize,
     /// The last of the handles has gone.
     unused: Arc<Notify>,
@@ -74,7 +74,7 @@ impl Env {
         clock: Clock,
         config: Config,
         backend: Box<dyn Backend>,
-        home: Home,
+        background: BackgroundRuntime,
     ) -> Arc<Env> {
         let events = Arc::new(Events::new(config.observers.clone(), &clock));
         Arc::new(Env {
@@ -83,7 +83,7 @@ impl Env {
             config,
             backend,
             events,
-            home,
+            background,
             tasks: TaskTracker::new(),
             handles: AtomicUsize::new(0),
             unused: Arc::default(),
@@ -97,13 +97,13 @@ impl Env {
 
     /// Where the background work runs.
     #[cfg(feature = "blocking")]
-    pub(crate) fn home(&self) -> &Home {
-        &self.home
+    pub(crate) fn background(&self) -> &BackgroundRuntime {
+        &self.background
     }
 
-    /// Tells the resident when the home ends.
+    /// Tells the resident when the background runtime ends.
     pub(crate) fn tell_at_end(&self, resident: Weak<dyn Resident>) {
-        self.home.tell_at_end(resident);
+        self.background.tell_at_end(resident);
     }
 
     /// What a caller is told whose time is up before the server has answered its request.
@@ -118,34 +118,34 @@ impl Env {
         }
     }
 
-    /// Runs something in the background, at home. From any thread, with or without a runtime; if the home is gone it
+    /// Runs something on the background runtime. From any thread, with or without a runtime; if the background runtime is gone it
     /// does nothing.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         // In a fork the locks are the parent's, and not to be given back.
-        if self.home.check_process().is_ok() {
-            self.tasks.spawn_on(work, self.home.handle());
+        if self.background.check_process().is_ok() {
+            self.tasks.spawn_on(work, self.background.handle());
         }
     }
 
     /// The same, for work that no shutdown and no handle waits for.
     pub(crate) fn spawn_apart(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.home.handle().spawn(work));
+        drop(self.background.handle().spawn(work));
     }
 
-    /// Completes after `time`, by a timer of the home: whichever runtime polls it, and also if the one ends that polled
+    /// Completes after `time`, by a timer of the background runtime: whichever runtime polls it, and also if the one ends that polled
     /// it before.
     pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
-        self.home.sleep(time)
+        self.background.sleep(time)
     }
 
-    /// Completes after `time`, by a timer of whichever runtime polls it, so that it does even if the home is gone.
+    /// Completes after `time`, by a timer of whichever runtime polls it, so that it does even if the background runtime is gone.
     pub(crate) async fn sleep_here(&self, time: Duration) {
-        self.home.sleep_here(time).await;
+        self.background.sleep_here(time).await;
     }
 
     /// What `work` gives, or `None` if that takes longer than `time`, measured as [`sleep`](Env::sleep) does.
     pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
-        self.home.within(time, work).await
+        self.background.within(time, work).await
     }
 
     /// The output of `work`, or `None` if there is none by then. By a timer of the caller, if it has a runtime.
@@ -170,7 +170,7 @@ impl Env {
         if self.is_closed() {
             return Err(Error::Closed);
         }
-        self.check_home()
+        self.check_background()
     }
 
     /// Whether the servers may be asked for a lease of this length: one of a quorum that has restarted has no vote for as long as the
@@ -188,9 +188,9 @@ impl Env {
             .into())
     }
 
-    /// Whether the home is there to answer waiters.
-    pub(crate) fn check_home(&self) -> Result<(), Error> {
-        self.home.check().map_err(|_gone| Error::ThreadGone)
+    /// Whether the background runtime is there to answer waiters.
+    pub(crate) fn check_background(&self) -> Result<(), Error> {
+        self.background.check().map_err(|_gone| Error::ThreadGone)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -260,6 +260,6 @@ impl Env {
                 tokio::task::yield_now().await;
             }
         };
-        let _ = self.home.handle().spawn(turns).await;
+        let _ = self.background.handle().spawn(turns).await;
     }
 }

@@ -648,7 +648,7 @@ impl WaitTicket {
         began: Tick,
     ) -> WaitResult {
         // After lining up: when the background runtime ends, it tells the waiters in the queues.
-        core.check_home()?;
+        core.check_background()?;
         let mut warn_at = Some(Instant::now() + SELF_WAIT_WARNING);
         let mut attend_at = Some(Instant::now() + HEAR_AFTER);
         loop {

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::{
     Error,
     backend::{Reply, WakeUp},
+    background::Resident,
     clock::Tick,
     engine::{
         claim::pending_release::{Owes, PendingRelease, abandon},
@@ -23,7 +24,6 @@ use crate::{
         local::beside::Beside,
         queue::{Life, Phase, Queue, Start},
     },
-    home::Resident,
     kind::LockKind,
     name::LockId,
     outage::Seldom,

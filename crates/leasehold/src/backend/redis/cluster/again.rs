@@ -75,11 +75,11 @@ impl ClusterCore {
     pub(super) fn give_back_again(self: &Arc<Self>) {
         let again = repeats::until_all(
             Arc::downgrade(self),
-            self.home.clone(),
+            self.background.clone(),
             |shared| &shared.lately,
             |shared| Box::pin(async move { shared.give_back_once().await }),
         );
-        drop(self.home.handle().spawn(again));
+        drop(self.background.handle().spawn(again));
     }
 
     async fn give_back_once(self: &Arc<Self>) -> bool {

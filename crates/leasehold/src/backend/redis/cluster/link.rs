@@ -101,9 +101,9 @@ impl ServerLink for Cluster {
         }
     }
 
-    fn bring_home(&self) {
+    fn move_to_background(&self) {
         for node in self.shared.nodes.all() {
-            node.redis.bring_home();
+            node.redis.move_to_background();
         }
     }
 

@@ -26,8 +26,8 @@ use crate::{
             subscriptions::{Elsewhere, EndedAtOnce},
         },
     },
+    background::sleep_until,
     clock::Instant,
-    home::sleep_until,
     name::LockId,
 };
 
@@ -207,7 +207,7 @@ impl ClusterListeners {
                 return Err(failure);
             }
             // A new table ends the pause.
-            let _ = shared.home.within(PAUSE, shared.table.asked()).await;
+            let _ = shared.background.within(PAUSE, shared.table.asked()).await;
         }
     }
 
@@ -357,7 +357,7 @@ impl ClusterCore {
 /// Starts the task that follows a slot.
 fn move_on(shared: &Arc<ClusterCore>, id: &LockId, number: u64) {
     let (weak, id) = (Arc::downgrade(shared), id.clone());
-    drop(shared.home.handle().spawn(async move {
+    drop(shared.background.handle().spawn(async move {
         while let Some(shared) = weak.upgrade() {
             let Some(pause) = shared.listeners.follow(&shared, &id, number).await else {
                 return;

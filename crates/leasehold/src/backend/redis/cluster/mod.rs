@@ -57,11 +57,11 @@ use crate::{
         Renewal, Reply, ServerLink, Sink, WakeUpSteps,
         find::{FindPage, FoundPage, all_of},
     },
+    background::BackgroundRuntime,
     clock::Clock,
     config::Config,
     durability::Durability,
     error::{Error, Invalid},
-    home::Home,
     kind::{Access, LockKind},
     name::{LockId, Name},
     outage::Outage,
@@ -92,7 +92,7 @@ struct ClusterCore {
     listeners: ClusterListeners,
     lately: Lately,
     sink: Arc<dyn Sink>,
-    home: Home,
+    background: BackgroundRuntime,
     timeout: Duration,
     connect_timeout: Duration,
     outage: Outage,
@@ -109,25 +109,25 @@ impl Cluster {
         label: &str,
         config: &Config,
         sink: Arc<dyn Sink>,
-        home: &Home,
+        background: &BackgroundRuntime,
     ) -> Cluster {
         let of_nodes = NodeSettings {
             client: Arc::clone(client),
             label: label.to_owned(),
             config: config.clone(),
-            home: home.clone(),
+            background: background.clone(),
         };
         let make = move |server: GivenServer, hearing, sink| {
             let NodeSettings {
                 client,
                 label,
                 config,
-                home,
+                background,
             } = &of_nodes;
-            Redis::hearing(server, (client, hearing), label, config, sink, home)
+            Redis::hearing(server, (client, hearing), label, config, sink, background)
         };
         let label = ClientLabel::new(client, label);
-        Cluster::over(make, given, label, config, sink, home)
+        Cluster::over(make, given, label, config, sink, background)
     }
 
     /// The same over nodes that are made so.
@@ -137,7 +137,7 @@ impl Cluster {
         label: ClientLabel,
         config: &Config,
         sink: Arc<dyn Sink>,
-        home: &Home,
+        background: &BackgroundRuntime,
     ) -> Cluster {
         let shown = given.to_string();
         let chosen = Chosen::by(config.sharded_channels.map(Sharding::of_setting));
@@ -164,7 +164,7 @@ impl Cluster {
                 listeners: ClusterListeners::default(),
                 lately: Lately::default(),
                 sink,
-                home: home.clone(),
+                background: background.clone(),
                 timeout: config.operation_timeout,
                 connect_timeout: config.connect_timeout,
                 outage: Outage::new(shown.clone(), Clock::Boot),
@@ -247,7 +247,7 @@ impl ClusterCore {
             match dialled {
                 Ok(()) => {
                     let asked = pin!(self.table.asked());
-                    let asked = self.home.within(self.connect_timeout, asked).await;
+                    let asked = self.background.within(self.connect_timeout, asked).await;
                     return asked.unwrap_or_else(|| Err(Failure::NotSent(Arc::new(NoneAnswers))));
                 }
                 Err(failure) if failed.as_ref().is_none_or(|it| !it.is_final()) => {

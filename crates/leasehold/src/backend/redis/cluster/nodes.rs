@@ -24,9 +24,9 @@ use crate::{
             discovery::{Address, GivenServer},
         },
     },
+    background::BackgroundRuntime,
     clock::Instant,
     config::Config,
-    home::Home,
 };
 
 /// A node, with connections of its own, made when they are first needed.
@@ -350,7 +350,7 @@ pub(super) struct NodeSettings {
     pub(super) client: Arc<str>,
     pub(super) label: String,
     pub(super) config: Config,
-    pub(super) home: Home,
+    pub(super) background: BackgroundRuntime,
 }
 
 #[cfg(test)]

@@ -125,7 +125,10 @@ impl ClusterCore {
         if let Some(node) = self.nodes.owner(slot) {
             return Ok(node);
         }
-        let asked = self.home.within(self.timeout, self.table.asked()).await;
+        let asked = self
+            .background
+            .within(self.timeout, self.table.asked())
+            .await;
         if let Some(node) = self.nodes.owner(slot) {
             return Ok(node);
         }
@@ -176,7 +179,7 @@ impl<S> GoingOn<S> {
                     }
                     // A new table ends the pause.
                     let asked = self.shared.table.asked();
-                    let _ = self.shared.home.within(pause, asked).await;
+                    let _ = self.shared.background.within(pause, asked).await;
                     // The next round may begin at another node, so its redirects count anew.
                     sent_on = 0;
                 }

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::home::sleep_until;
+use crate::background::sleep_until;
 
 pub(super) struct Scan {
     /// Zero: never.

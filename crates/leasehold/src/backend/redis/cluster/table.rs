@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     backend::{Failure, ServerLink},
-    home::sleep_until,
+    background::sleep_until,
 };
 
 /// Asked no more often than that.
@@ -78,7 +78,7 @@ impl SlotTable {
 pub(super) fn watch(shared: &Arc<ClusterCore>) {
     let (wanted, scan) = (Arc::clone(&shared.table.wanted), Arc::clone(&shared.scan));
     let weak = Arc::downgrade(shared);
-    drop(shared.home.handle().spawn(async move {
+    drop(shared.background.handle().spawn(async move {
         let is_busy = || weak.upgrade().is_some_and(|shared| shared.sink.is_busy());
         let mut asked = Instant::now();
         loop {

@@ -19,8 +19,8 @@ use super::{
 };
 use crate::{
     backend::Failure,
+    background::BackgroundRuntime,
     error::{Cause, Error},
-    home::Home,
     sentinel::Sentinel,
 };
 
@@ -89,10 +89,16 @@ pub(super) enum Discovery {
 
 impl Discovery {
     /// Asks nothing yet.
-    pub(super) fn new(place: GivenServer, home: &Home, epochs: &Arc<EpochLog>) -> Arc<Discovery> {
+    pub(super) fn new(
+        place: GivenServer,
+        background: &BackgroundRuntime,
+        epochs: &Arc<EpochLog>,
+    ) -> Arc<Discovery> {
         Arc::new(match place {
             GivenServer::At(target) => Discovery::At(Arc::from(target)),
-            GivenServer::Named(group) => Discovery::Sentinels(Sentinels::new(*group, home, epochs)),
+            GivenServer::Named(group) => {
+                Discovery::Sentinels(Sentinels::new(*group, background, epochs))
+            }
         })
     }
 

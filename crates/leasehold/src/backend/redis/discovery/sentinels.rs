@@ -1,6 +1,6 @@
 //! Asks sentinels where the primary is, and hears from them when that changes.
 //!
-//! They are asked side by side, and the answer of the highest configuration epoch counts: it is the newest. At home there is one connection
+//! They are asked side by side, and the answer of the highest configuration epoch counts: it is the newest. In the background there is one connection
 //! to each, on which it says that another server has become the primary. The first word of that counts, once it has said in which epoch, as
 //! it may be late; those that were set anew announce none, and most of them decide (`majority.rs`). A client that waits for an
 //! error instead locks at the old primary for ten seconds more, which takes writes on open connections for so long (redis/redis, sentinel).
@@ -29,8 +29,8 @@ use crate::{
         Failure,
         redis::{epoch::EpochLog, link::Connection, pubsub::Heard, target::Target},
     },
+    background::BackgroundRuntime,
     backoff::Backoff,
-    home::Home,
     user_callback,
 };
 
@@ -52,17 +52,21 @@ pub(super) type SentinelLines = HashMap<Address, Option<Connection>>;
 pub(in crate::backend::redis) struct Sentinels {
     group: Group,
     epochs: Arc<EpochLog>,
-    home: Handle,
+    background: Handle,
     known: Mutex<Known>,
     /// One for each that is known, from the first attempt to connect on.
     watchers: Mutex<HashMap<Address, AbortOnDropHandle<()>>>,
 }
 
 impl Sentinels {
-    pub(super) fn new(group: Group, home: &Home, epochs: &Arc<EpochLog>) -> Arc<Sentinels> {
+    pub(super) fn new(
+        group: Group,
+        background: &BackgroundRuntime,
+        epochs: &Arc<EpochLog>,
+    ) -> Arc<Sentinels> {
         Arc::new(Sentinels {
             epochs: Arc::clone(epochs),
-            home: home.handle().clone(),
+            background: background.handle().clone(),
             known: Mutex::new(Known::new(&group.sentinels)),
             watchers: Mutex::default(),
             group,
@@ -253,7 +257,7 @@ impl Sentinels {
             let sentinels = Arc::downgrade(self);
             watchers.entry(address).or_insert_with_key(|address| {
                 let watching = watch(sentinels, address.clone());
-                AbortOnDropHandle::new(self.home.spawn(watching))
+                AbortOnDropHandle::new(self.background.spawn(watching))
             });
         }
     }

@@ -3,7 +3,7 @@
 //! For each name it hears a channel (Redisson's, if it has one), on which releases say that the name is free, and an inbox of its own,
 //! on which the server says that the name is this client's.
 //!
-//! It runs at home, so that a wake-up is heard even if the waiter's runtime is blocked.
+//! It runs in the background, so that a wake-up is heard even if the waiter's runtime is blocked.
 //!
 //! After a gap it subscribes to everything again, and tells all waiters to ask the server. It makes a gap itself when the server may be
 //! another: it does not learn which one its own connection leads to, and one that was the primary is still heard, and hears nothing.
@@ -30,10 +30,10 @@ use tokio::sync::{mpsc, oneshot};
 use super::{connections::Connections, discovery::Discovery, epoch::EpochLog};
 use crate::{
     backend::{Failure, Reply, Sink},
+    background::BackgroundRuntime,
     config::Config,
     durations::humane,
     error::Cause,
-    home::Home,
     name::LockId,
 };
 
@@ -41,7 +41,7 @@ pub(super) struct Subscriptions {
     orders: mpsc::UnboundedSender<Order>,
     counted: Arc<ChannelListeners>,
     timeout: Duration,
-    home: Home,
+    background: BackgroundRuntime,
     #[cfg(feature = "sim")]
     simulated: Option<Arc<SimulatedConnection>>,
 }
@@ -52,7 +52,7 @@ impl Subscriptions {
         (client, hearing): (&Arc<str>, Hearing),
         config: &Config,
         sink: Arc<dyn Sink>,
-        home: &Home,
+        background: &BackgroundRuntime,
         commands: &Arc<Connections>,
     ) -> Subscriptions {
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -72,12 +72,12 @@ impl Subscriptions {
             next: None,
             commands: Arc::downgrade(commands),
         };
-        home.handle().spawn(connection.run(inbox));
+        background.handle().spawn(connection.run(inbox));
         Subscriptions {
             orders,
             counted,
             timeout: config.operation_timeout,
-            home: home.clone(),
+            background: background.clone(),
             #[cfg(feature = "sim")]
             simulated: None,
         }
@@ -101,13 +101,13 @@ impl Subscriptions {
         let (told, heard) = oneshot::channel();
         // Fails only when the thread has ended, and then no answer comes.
         let _ = self.orders.send(Order::Listen(id, told));
-        let (timeout, home) = (self.timeout, self.home.clone());
+        let (timeout, background) = (self.timeout, self.background.clone());
         Box::pin(async move {
-            match home.within(timeout, heard).await {
+            match background.within(timeout, heard).await {
                 Some(Ok(Ok(()))) => Ok(()),
                 Some(Ok(Err(cause))) => Err(Failure::NotSent(cause)),
                 // The connection broke, or the thread has ended.
-                Some(Err(untold)) => Err(match home.check() {
+                Some(Err(untold)) => Err(match background.check() {
                     Ok(()) => Failure::NotSent(Arc::new(untold)),
                     Err(gone) => Failure::Rejected(Arc::new(gone)),
                 }),
@@ -160,7 +160,7 @@ impl Subscriptions {
             orders: mpsc::unbounded_channel().0,
             counted,
             timeout: config.operation_timeout,
-            home: Home::here(),
+            background: BackgroundRuntime::here(),
             simulated: Some(Arc::new(connection)),
         }
     }

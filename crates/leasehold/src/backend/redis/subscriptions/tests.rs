@@ -45,9 +45,13 @@ impl Client {
         let (told, wakes) = mpsc::unbounded_channel();
         let target = Target::parse(url, &Login::default()).unwrap();
         let client = format!("00000000-0000-4000-8000-0000000000{number:02}").into();
-        let (config, sink, home) = (Config::default(), Arc::new(Told(told)), Home::here());
+        let (config, sink, background) = (
+            Config::default(),
+            Arc::new(Told(told)),
+            BackgroundRuntime::here(),
+        );
         Client {
-            redis: Redis::hearing(target, (&client, hearing), "", &config, sink, &home),
+            redis: Redis::hearing(target, (&client, hearing), "", &config, sink, &background),
             wakes,
         }
     }

@@ -35,10 +35,10 @@ fn at(port: u16) -> Address {
 
 fn nodes() -> Nodes {
     let given = GivenCluster::parse("redis-cluster://127.0.0.1:1", &Login::default());
-    let home = Home::here();
+    let background = BackgroundRuntime::here();
     let make = move |server, _| {
         let (config, sink) = (Config::default(), Arc::new(UntoldSink));
-        Redis::new(server, &"client".into(), "", &config, sink, &home)
+        Redis::new(server, &"client".into(), "", &config, sink, &background)
     };
     Nodes::new(given.unwrap().unwrap(), Box::new(make))
 }

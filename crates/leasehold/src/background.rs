@@ -5,7 +5,7 @@
 //! process, which only this library uses: a runtime of the user may be blocked, busy or ended without effect on any
 //! lease. The thread starts with the first client and stays as long as the process.
 //!
-//! A client of a memory server lives on tokio time, which a test may pause. Its home is the runtime that
+//! A client of a memory server lives on tokio time, which a test may pause. Its background runtime is the one that
 //! connected it.
 
 use std::{
@@ -29,7 +29,7 @@ use tokio::{
 
 /// Where the background work of a client runs.
 #[derive(Clone, Debug)]
-pub(crate) enum Home {
+pub(crate) enum BackgroundRuntime {
     /// The thread of this process.
     Thread(Arc<Thread>),
     /// The runtime that connected.
@@ -47,7 +47,7 @@ pub(crate) struct Thread {
     process: u32,
 }
 
-/// A part of a client that lives at home, and must be told when the thread ends.
+/// A part of a client that lives in the background, and must be told when the thread ends.
 pub(crate) trait Resident: std::fmt::Debug + Send + Sync {
     fn thread_gone(&self);
 }
@@ -66,34 +66,36 @@ static THREAD: Mutex<Option<Arc<Thread>>> = Mutex::new(None);
 #[cfg(feature = "blocking")]
 static OF_MEMORY: Mutex<Option<Arc<Thread>>> = Mutex::new(None);
 
-impl Home {
+impl BackgroundRuntime {
     /// The thread of this process, started if it is not there.
-    pub(crate) fn thread() -> io::Result<Home> {
-        Ok(Home::Thread(Thread::shared(&THREAD)?))
+    pub(crate) fn thread() -> io::Result<BackgroundRuntime> {
+        Ok(BackgroundRuntime::Thread(Thread::shared(&THREAD)?))
     }
 
     /// A runtime that a client of memory may live on: the caller of this has none, or none that is driven.
     #[cfg(feature = "blocking")]
-    pub(crate) fn of_memory() -> io::Result<Home> {
-        Ok(Home::Runtime(Thread::shared(&OF_MEMORY)?.runtime.clone()))
+    pub(crate) fn of_memory() -> io::Result<BackgroundRuntime> {
+        Ok(BackgroundRuntime::Runtime(
+            Thread::shared(&OF_MEMORY)?.runtime.clone(),
+        ))
     }
 
     /// The runtime that calls this.
-    pub(crate) fn here() -> Home {
-        Home::Runtime(Handle::current())
+    pub(crate) fn here() -> BackgroundRuntime {
+        BackgroundRuntime::Runtime(Handle::current())
     }
 
     pub(crate) fn handle(&self) -> &Handle {
         match self {
-            Home::Thread(thread) => &thread.runtime,
-            Home::Runtime(runtime) => runtime,
+            BackgroundRuntime::Thread(thread) => &thread.runtime,
+            BackgroundRuntime::Runtime(runtime) => runtime,
         }
     }
 
     /// Fails if the client's thread has ended. One atomic load.
     pub(crate) fn check(&self) -> Result<(), ThreadGone> {
         match self {
-            Home::Thread(thread) if !thread.is_alive() => Err(ThreadGone),
+            BackgroundRuntime::Thread(thread) if !thread.is_alive() => Err(ThreadGone),
             _ => Ok(()),
         }
     }
@@ -101,54 +103,54 @@ impl Home {
     /// Fails also if this process is a fork of the one where the thread runs. One system call.
     pub(crate) fn check_process(&self) -> Result<(), ThreadGone> {
         match self {
-            Home::Thread(thread) if !thread.is_in_this_process() => Err(ThreadGone),
+            BackgroundRuntime::Thread(thread) if !thread.is_in_this_process() => Err(ThreadGone),
             _ => Ok(()),
         }
     }
 
-    /// Whether the thread that calls this may block until the home has done something: it is another thread, of the same process.
+    /// Whether the thread that calls this may block until the background runtime has done something: it is another thread, of the same process.
     pub(crate) fn may_be_waited_for(&self) -> bool {
         match self {
-            Home::Thread(thread) => {
+            BackgroundRuntime::Thread(thread) => {
                 thread.is_in_this_process() && here() != Some(thread.runtime.id())
             }
             // The caller may be all that runs it.
-            Home::Runtime(_) => false,
+            BackgroundRuntime::Runtime(_) => false,
         }
     }
 
     /// Tells the resident when the thread ends. That is a bug: only a panic ends it.
     pub(crate) fn tell_at_end(&self, resident: Weak<dyn Resident>) {
-        if let Home::Thread(thread) = self {
+        if let BackgroundRuntime::Thread(thread) = self {
             let mut clients = thread.clients.lock();
             clients.retain(|client| client.strong_count() > 0);
             clients.push(resident);
         }
     }
 
-    /// Completes after `time`, from now, by a timer of the home. Any runtime may poll it, even after one that polled it
+    /// Completes after `time`, from now, by a timer of the background runtime. Any runtime may poll it, even after one that polled it
     /// before has ended.
     pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
-        let (home, end) = (self.clone(), self.end(time));
-        async move { home.timer(end, Timer::OfHome).await }
+        let (background, end) = (self.clone(), self.end(time));
+        async move { background.timer(end, Timer::OfBackground).await }
     }
 
-    /// Completes after `time`, from now, by a timer of the runtime that polls it: also if the home's thread has ended.
+    /// Completes after `time`, from now, by a timer of the runtime that polls it: also if the background runtime's thread has ended.
     pub(crate) async fn sleep_here(&self, time: Duration) {
         let end = end_of(TokioInstant::now(), time);
         self.timer(end, Timer::OfWhoPolls).await;
     }
 
-    /// The output of `work`, or `None` if that takes longer than `time`, measured as [`sleep`](Home::sleep) does.
+    /// The output of `work`, or `None` if that takes longer than `time`, measured as [`sleep`](BackgroundRuntime::sleep) does.
     pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
         tokio::select! {
             biased;
             output = work => Some(output),
-            () = self.timer(self.end(time), Timer::OfHome) => None,
+            () = self.timer(self.end(time), Timer::OfBackground) => None,
         }
     }
 
-    /// The same, measured as [`sleep_here`](Home::sleep_here) does, which is the cheapest for a caller on a runtime.
+    /// The same, measured as [`sleep_here`](BackgroundRuntime::sleep_here) does, which is the cheapest for a caller on a runtime.
     /// Takes a pointer, so that the work is not moved about.
     pub(crate) async fn within_here<F: Future>(
         &self,
@@ -166,8 +168,8 @@ impl Home {
     fn end(&self, time: Duration) -> TokioInstant {
         let now = match self {
             // Its clock is never paused, even where the clock of the caller's runtime is.
-            Home::Thread(_) => TokioInstant::from_std(Instant::now()),
-            Home::Runtime(_) => TokioInstant::now(),
+            BackgroundRuntime::Thread(_) => TokioInstant::from_std(Instant::now()),
+            BackgroundRuntime::Runtime(_) => TokioInstant::now(),
         };
         end_of(now, time)
     }
@@ -196,17 +198,17 @@ impl Home {
     /// Which runtime's timer to use now.
     fn place(&self, whose: Timer) -> Option<TimerPlace<'_>> {
         let thread = match self {
-            Home::Thread(thread) if thread.is_alive() => Some(thread),
+            BackgroundRuntime::Thread(thread) if thread.is_alive() => Some(thread),
             _ => None,
         };
-        if let (Timer::OfHome, Some(thread)) = (whose, thread) {
+        if let (Timer::OfBackground, Some(thread)) = (whose, thread) {
             return Some(TimerPlace::Thread(thread));
         }
         match (here(), thread, self) {
             (Some(here), _, _) => Some(TimerPlace::Here(here)),
             (None, Some(thread), _) => Some(TimerPlace::Thread(thread)),
-            (None, None, Home::Runtime(runtime)) => Some(TimerPlace::Nowhere(runtime)),
-            (None, None, Home::Thread(_)) => None,
+            (None, None, BackgroundRuntime::Runtime(runtime)) => Some(TimerPlace::Nowhere(runtime)),
+            (None, None, BackgroundRuntime::Thread(_)) => None,
         }
     }
 }
@@ -245,7 +247,7 @@ impl TimerPlace<'_> {
     }
 }
 
-/// A timer of the runtime that makes it, and polls it: for tasks that live at home.
+/// A timer of the runtime that makes it, and polls it: for tasks that live in the background.
 pub(crate) fn sleep_until(end: TokioInstant) -> Sleep {
     #[cfg(feature = "sim")]
     crate::world::set_timer(end);
@@ -254,7 +256,7 @@ pub(crate) fn sleep_until(end: TokioInstant) -> Sleep {
 
 #[derive(Clone, Copy)]
 enum Timer {
-    OfHome,
+    OfBackground,
     OfWhoPolls,
 }
 

@@ -9,12 +9,12 @@ const LEASE: Duration = Duration::from_millis(600);
 const SOON: Duration = Duration::from_secs(10);
 
 /// A thread that ends when it is told to.
-fn mortal() -> (Home, oneshot::Sender<()>) {
+fn mortal() -> (BackgroundRuntime, oneshot::Sender<()>) {
     let (end, ended) = oneshot::channel();
     let thread = Thread::start(async {
         let _ = ended.await;
     });
-    (Home::Thread(Arc::new(thread.unwrap())), end)
+    (BackgroundRuntime::Thread(Arc::new(thread.unwrap())), end)
 }
 
 fn one_thread() -> Runtime {
@@ -23,9 +23,10 @@ fn one_thread() -> Runtime {
 
 #[test]
 fn there_is_one_thread_for_the_process() {
-    let (Home::Thread(one), Home::Thread(other)) =
-        (Home::thread().unwrap(), Home::thread().unwrap())
-    else {
+    let (BackgroundRuntime::Thread(one), BackgroundRuntime::Thread(other)) = (
+        BackgroundRuntime::thread().unwrap(),
+        BackgroundRuntime::thread().unwrap(),
+    ) else {
         panic!("a thread")
     };
     assert!(Arc::ptr_eq(&one, &other));
@@ -34,10 +35,10 @@ fn there_is_one_thread_for_the_process() {
 
 #[test]
 fn a_thread_of_another_process_is_none() {
-    let Home::Thread(thread) = Home::thread().unwrap() else {
+    let BackgroundRuntime::Thread(thread) = BackgroundRuntime::thread().unwrap() else {
         panic!("a thread")
     };
-    let forked = Home::Thread(Arc::new(Thread {
+    let forked = BackgroundRuntime::Thread(Arc::new(Thread {
         runtime: thread.runtime.clone(),
         alive: Arc::clone(&thread.alive),
         clients: Arc::default(),
@@ -49,12 +50,12 @@ fn a_thread_of_another_process_is_none() {
 #[test]
 fn a_timer_fires_although_the_runtime_that_polled_it_has_ended() {
     let time = Duration::from_millis(50);
-    for home in [Home::thread().unwrap(), {
+    for background in [BackgroundRuntime::thread().unwrap(), {
         let stays = Box::leak(Box::new(one_thread()));
-        stays.block_on(async { Home::here() })
+        stays.block_on(async { BackgroundRuntime::here() })
     }] {
         let began = Instant::now();
-        let mut sleep = Box::pin(home.sleep(time));
+        let mut sleep = Box::pin(background.sleep(time));
         let first = one_thread();
         let polled = first.block_on(async { (&mut sleep).now_or_never() });
         assert!(polled.is_none());
@@ -69,10 +70,10 @@ fn a_timer_fires_although_the_runtime_that_polled_it_has_ended() {
 fn those_who_wait_when_the_thread_ends_are_answered() {
     for flavor in Flavor::available() {
         let server = Server::start(flavor);
-        let (home, end) = mortal();
+        let (background, end) = mortal();
         one_thread().block_on(async {
             let builder = Client::builder().url(server.url()).lease(LEASE);
-            let client = builder.connect_at(|| Ok(home.clone())).await.unwrap();
+            let client = builder.connect_at(|| Ok(background.clone())).await.unwrap();
             let other = Client::connect(&server.url()).await.unwrap();
             let _ours = client.mutex("ours").lock().await.unwrap();
             let _theirs = other.mutex("theirs").lock().await.unwrap();
@@ -94,13 +95,13 @@ fn those_who_wait_when_the_thread_ends_are_answered() {
 
 #[test]
 fn a_timer_fires_although_its_thread_has_ended() {
-    let (home, end) = mortal();
-    let mut sleep = Box::pin(home.sleep(Duration::from_millis(50)));
+    let (background, end) = mortal();
+    let mut sleep = Box::pin(background.sleep(Duration::from_millis(50)));
     let runtime = one_thread();
     let polled = runtime.block_on(async { (&mut sleep).now_or_never() });
     assert!(polled.is_none());
     end.send(()).unwrap();
-    wait_until(SOON, "it has ended", || home.check().is_err());
+    wait_until(SOON, "it has ended", || background.check().is_err());
     runtime.block_on(async { tokio::time::timeout(SOON, sleep).await.unwrap() });
 }
 
@@ -121,13 +122,13 @@ fn a_thread_that_cannot_be_started_is_not_blamed_on_the_server() {
 fn a_client_whose_thread_is_gone_says_so_and_its_guards_know_when_they_end() {
     for flavor in Flavor::available() {
         let server = Server::start(flavor);
-        let (home, end) = mortal();
+        let (background, end) = mortal();
         one_thread().block_on(async {
             let builder = Client::builder().url(server.url()).lease(LEASE);
-            let client = builder.connect_at(|| Ok(home.clone())).await.unwrap();
+            let client = builder.connect_at(|| Ok(background.clone())).await.unwrap();
             let guard = client.mutex("order:42").lock().await.unwrap();
             end.send(()).unwrap();
-            wait_until(SOON, "it has ended", || home.check().is_err());
+            wait_until(SOON, "it has ended", || background.check().is_err());
 
             let error = client.mutex("order:43").lock().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ThreadGone);
