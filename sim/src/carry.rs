@@ -54,7 +54,7 @@ impl World {
             self.watch
                 .sent(client, now, &mut self.processes, &self.shared);
         }
-        // That its place is kept says nothing about a grant.
+        // That its entry is kept says nothing about a grant.
         if !self.watch.granted.is_empty() && kind != Kind::Keep {
             let leases = about
                 .iter()

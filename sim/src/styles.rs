@@ -96,7 +96,7 @@ fn releases_that_do_not_leave(config: &mut Config, r: &mut Rng) {
     config.mix.try_lock = 10;
 }
 
-/// A copy is carried out when nothing is remembered of its lease id: it may take a place, and be granted the name, without
+/// A copy is carried out when nothing is remembered of its lease id: it may take an entry, and be granted the name, without
 /// a waiter. That must be given back as soon as it is heard of (B3).
 fn copies_older_than_tombstones(config: &mut Config, r: &mut Rng) {
     one_name(config, r);

@@ -331,7 +331,7 @@ pub struct Footprint {
     pub queues: usize,
     pub watched: usize,
     pub tasks: usize,
-    /// How many of the tasks are drivers that wait for a wake-up, or heartbeats of their places.
+    /// How many of the tasks are drivers that wait for a wake-up, or heartbeats of their entries.
     pub waiting: usize,
     /// How many queues have a request under way, that of a caller included.
     pub asking: usize,

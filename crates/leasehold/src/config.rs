@@ -37,7 +37,7 @@ pub const TOKEN_RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 24 * 3600)
 
 /// For how long at most a dead waiter of a fair mutex keeps the others waiting.
 ///
-/// Longer than a waiter of Redisson's may be deaf between taking its place and subscribing, or while it connects again.
+/// Longer than a waiter of Redisson's may be deaf between taking its entry and subscribing, or while it connects again.
 /// Redisson's `fairLockWaitTimeout`, which is five minutes.
 pub const FAIR_WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 

@@ -129,7 +129,7 @@ impl Name {
 pub(crate) struct LockId {
     pub(crate) kind: LockKind,
     pub(crate) name: Name,
-    /// Of a kind whose waiting tasks have a place each: the number of one of them. Zero: of no task, as of all other kinds.
+    /// Of a kind whose waiting tasks have an entry each: the number of one of them. Zero: of no task, as of all other kinds.
     /// The server knows no such number. In the seven bytes that are left beside the kind: there is one of these for each name.
     task: [u8; 7],
 }
@@ -185,8 +185,8 @@ impl LockId {
     }
 
     /// The terms under which our tasks wait, of a kind whose queue is Redisson's.
-    pub(crate) fn places_key(&self) -> Key<'_> {
-        self.ours(Suffix::Places)
+    pub(crate) fn entries_key(&self) -> Key<'_> {
+        self.ours(Suffix::Entries)
     }
 
     /// Where our clients say that the lock is free, if it has no channel of Redisson's.
@@ -247,7 +247,7 @@ enum Suffix<'a> {
     None,
     Word(&'a str),
     Queue,
-    Places,
+    Entries,
     Gone(&'a str, LeaseId),
     GonePrefix,
     Grant(&'a str),
@@ -286,7 +286,7 @@ impl fmt::Display for Key<'_> {
             Suffix::None => Ok(()),
             Suffix::Word(suffix) => write!(f, ":{suffix}"),
             Suffix::Queue => f.write_str(":queue"),
-            Suffix::Places => f.write_str(":places"),
+            Suffix::Entries => f.write_str(":places"),
             Suffix::Gone(client, lease) => write!(f, ":gone:{client}:{lease}"),
             Suffix::GonePrefix => f.write_str(":gone:"),
             Suffix::Grant(client) => {

@@ -86,7 +86,7 @@ pub fn check(world: &mut World) {
     let mut shared = world.shared.lock();
     let process = |client: &str| &world.processes[usize::from(client_of(client))];
     let lives = |client: &str| process(client).life == Life::Runs;
-    // A lease id that is left to expire has no tombstone: a copy may take a place, which ends by itself.
+    // A lease id that is left to expire has no tombstone: a copy may take an entry, which ends by itself.
     let let_go = |client: &str| process(client).shut_down && process(client).left_to_expire;
     if let Some((name, client)) = left.listeners.iter().find(|(_, client)| lives(client)) {
         let what = format!("client {client} still listens for {name}, and waits for nobody");

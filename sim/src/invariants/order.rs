@@ -1,4 +1,4 @@
-//! **Order** No holder of a fair mutex comes before one that waited in the queue before it, is heard, and has kept its place.
+//! **Order** No holder of a fair mutex comes before one that waited in the queue before it, is heard, and has kept its entry.
 
 use leasehold::{
     LockKind,

@@ -66,7 +66,7 @@ fn tell(world: &World, kind: &'static str, (client, lease): (u8, u64), told: &st
     world.shared.lock().breach("release", kind, what);
 }
 
-/// A copy of a request was carried out after its lease id had got the name, and has left a place: no client can tell when
+/// A copy of a request was carried out after its lease id had got the name, and has left an entry: no client can tell when
 /// its turn comes, nor how long it lasts.
 fn stands_in_a_queue(world: &World, (client, lease): (u8, u64)) -> bool {
     let queued = world.server().snapshot().queued;

@@ -4,6 +4,7 @@
 //! fixed before the first send), and none decides anything. When to take which step is up to the layers above.
 
 mod confirmation;
+mod entries;
 mod failure;
 pub(crate) mod fenced;
 pub(crate) mod find;
@@ -11,7 +12,6 @@ mod in_a_row;
 mod inspection;
 pub(crate) mod memory;
 mod numbers;
-mod places;
 pub(crate) mod quorum;
 pub(crate) mod redis;
 #[cfg(feature = "sim")]
@@ -21,6 +21,7 @@ mod sink;
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 pub(crate) use confirmation::{Confirmation, Renew, Renewal, cannot_confirm};
+pub(crate) use entries::{Keep, KeptEntries, KeptEntry};
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
@@ -29,7 +30,6 @@ pub(crate) use inspection::{
     Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote, ServerFacts,
 };
 pub(crate) use numbers::{Once, Permits};
-pub(crate) use places::{Keep, KeptPlace, KeptPlaces};
 pub(crate) use sink::{EpochChange, Sink};
 
 use crate::{
@@ -93,8 +93,8 @@ pub(crate) trait LockSteps {
     /// The owner field of a hold of this client on the server.
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String;
 
-    /// Keeps the places of waiting tasks alive, of a kind that has one for each.
-    fn keep(&self, step: Keep) -> Reply<KeptPlaces>;
+    /// Keeps the entries of waiting tasks alive, of a kind that has one for each.
+    fn keep(&self, step: Keep) -> Reply<KeptEntries>;
 
     /// Whether this lock can be kept here; else why not. Asked before anything is sent.
     fn supports(&self, _id: &LockId) -> Result<(), Invalid> {
@@ -249,16 +249,16 @@ pub(crate) struct Acquire {
     pub(crate) lease: LeaseId,
     /// The same in each request for this lease id.
     pub(crate) lease_ms: u64,
-    /// Take a place in the queue if the name is held; only for a client that listens.
-    pub(crate) place: Option<Place>,
+    /// Take an entry in the queue if the name is held; only for a client that listens.
+    pub(crate) entry: Option<QueueEntry>,
     /// How many permits there are from now on: [`Permits::TrySet`] or, of a leased semaphore, [`Permits::Set`].
     pub(crate) permits: Option<Permits>,
 }
 
-/// A place in the queue of waiting clients.
+/// An entry in the queue of waiting clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// The number of the ask that makes or finds the place. A grant repeats the latest (B3).
+pub(crate) struct QueueEntry {
+    /// The number of the ask that makes or finds the entry. A grant repeats the latest (B3).
     pub(crate) ask: u32,
     /// How long the queue outlives its last visitor.
     pub(crate) keep_ms: u64,
@@ -347,8 +347,8 @@ pub(crate) struct Next {
     pub(crate) lease_ms: u64,
     /// The name stays with this client, if no other of ours waits and no turn is left to Redisson's waiters.
     pub(crate) stays: bool,
-    /// Take a place in the queue if other clients wait; only for a client that listens.
-    pub(crate) place: Option<Place>,
+    /// Take an entry in the queue if other clients wait; only for a client that listens.
+    pub(crate) entry: Option<QueueEntry>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

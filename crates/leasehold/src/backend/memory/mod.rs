@@ -17,7 +17,7 @@ use crate::{
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, Failure, FencedSteps, Inspection,
-        Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
+        Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
         Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
@@ -247,12 +247,12 @@ impl LockSteps for Memory {
         })
     }
 
-    fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
+    fn keep(&self, step: Keep) -> Reply<KeptEntries> {
         let what = what!(
             Keep,
-            step.places
+            step.entries
                 .iter()
-                .map(|place| (step.id.name.shared(), place.lease.get())),
+                .map(|entry| (step.id.name.shared(), entry.lease.get())),
             step.clone()
         );
         let dead_after = self.dead_after;

@@ -216,7 +216,7 @@ impl Store {
         if id.kind.never_ends() {
             return self.take(client, step);
         }
-        // In this order (B3, B4): it holds; it was given up; the lock can be had; its place.
+        // In this order (B3, B4): it holds; it was given up; the lock can be had; its entry.
         if let Some(held) = self.ours(client, id, step.lease) {
             if held.access != step.access {
                 // A late copy: it was downgraded since.
@@ -237,7 +237,7 @@ impl Store {
         let is_free = self.held_by(id).is_empty();
         let fits = self.fits(id, step.access) && (is_free || !self.gives_way(id, step.access));
         // A client that waits gives a free lock to the first in the queue. (One that comes may be faster.)
-        let gives = is_free && step.place.is_some() && !rules(id.kind).is_in_turn();
+        let gives = is_free && step.entry.is_some() && !rules(id.kind).is_in_turn();
         let gives = gives && self.is_behind_another(client, id);
         if in_turn && fits && !gives {
             self.hold(client, id, step.access, (step.lease, step.lease_ms));
@@ -248,15 +248,15 @@ impl Store {
                 tokens: self.tokens(id),
             };
         }
-        if let Some(place) = step.place.filter(|_| rules(id.kind).has_queue()) {
+        if let Some(entry) = step.entry.filter(|_| rules(id.kind).has_queue()) {
             let grant = Grant {
                 access: step.access,
                 lease: step.lease,
                 lease_ms: step.lease_ms,
-                ask: place.ask,
+                ask: entry.ask,
                 tokens: Tokens::NONE,
             };
-            self.queue(client, id, grant, place);
+            self.queue(client, id, grant, entry);
         }
         if gives {
             self.give_to_next(id);
@@ -317,11 +317,11 @@ impl Store {
             ttl: Some(held.ends.saturating_sub(self.clock)),
             client: self.known(&held.client),
         });
-        let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
-        let queue = places.take(QUEUED_MOST).map(|place| QueuedOwner {
-            owner: rules(id.kind).owner(&place.client, place.grant.access, place.grant.lease),
-            access: place.grant.access,
-            client: self.known(&place.client),
+        let entries = self.queues.get(id).into_iter().flat_map(|all| &all.entries);
+        let queue = entries.take(QUEUED_MOST).map(|entry| QueuedOwner {
+            owner: rules(id.kind).owner(&entry.client, entry.grant.access, entry.grant.lease),
+            access: entry.grant.access,
+            client: self.known(&entry.client),
         });
         Inspection {
             owners: owners.collect(),

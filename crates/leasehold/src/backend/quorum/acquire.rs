@@ -1,6 +1,6 @@
-//! The way to a lock on a quorum: one round, or a place at the gate and then a round.
+//! The way to a lock on a quorum: one round, or an entry at the gate and then a round.
 //!
-//! A first attempt asks all servers at once. A waiter asks its gate only, for a place in the queue there. Once the gate is its own, it asks
+//! A first attempt asks all servers at once. A waiter asks its gate only, for an entry in the queue there. Once the gate is its own, it asks
 //! the others, keeps what it has, and asks those again that said no, a few times: a client that does not have the gate gives back at once.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{
     round::{Failures, Round, Said},
 };
 use crate::{
-    backend::{Acquire, Acquired, Failure, Place, fenced::Tokens},
+    backend::{Acquire, Acquired, Failure, QueueEntry, fenced::Tokens},
     clock::Tick,
 };
 
@@ -51,7 +51,7 @@ pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Fai
     };
     let verdict = candidate.way().await;
     let has_gate = candidate.words[gate] == VoteAnswer::Vote;
-    let looks = has_gate && verdict == Verdict::Held && candidate.step.place.is_some();
+    let looks = has_gate && verdict == Verdict::Held && candidate.step.entry.is_some();
     let background = candidate.parts.servers.background.clone();
     let answer = candidate.answer(verdict);
     if looks {
@@ -90,7 +90,7 @@ enum VoteAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Granted,
-    /// It has a place at the gate.
+    /// It has an entry at the gate.
     Waits,
     /// Another client has the gate, or enough of the others.
     Held,
@@ -101,14 +101,14 @@ enum Verdict {
 impl Candidate {
     async fn way(&mut self) -> Verdict {
         let lease = self.step.lease;
-        match self.step.place {
-            Some(place) if !self.parts.listeners.was_granted(lease) => {
+        match self.step.entry {
+            Some(entry) if !self.parts.listeners.was_granted(lease) => {
                 // First: a grant that the gate sends to no listener would hold the name for a lease (L1).
                 if let Err(failure) = self.listen().await {
                     self.failures.note::<()>(self.gate, &Said::Failed(failure));
                     return Verdict::NoMajority;
                 }
-                self.ask(&[self.gate], Some(place)).await;
+                self.ask(&[self.gate], Some(entry)).await;
                 match self.words[self.gate] {
                     VoteAnswer::Vote => {}
                     VoteAnswer::Held { .. } => return Verdict::Waits,
@@ -153,7 +153,7 @@ impl Candidate {
         self.parts.listeners.is_contended(&self.step.id, self.began)
     }
 
-    /// Hears wake-ups at the gate before it takes a place there.
+    /// Hears wake-ups at the gate before it takes an entry there.
     async fn listen(&self) -> Result<(), Failure> {
         let Parts {
             servers, listeners, ..
@@ -170,7 +170,7 @@ impl Candidate {
     }
 
     /// Asks these at once, until the outcome is known.
-    async fn ask(&mut self, targets: &[usize], place: Option<Place>) {
+    async fn ask(&mut self, targets: &[usize], entry: Option<QueueEntry>) {
         let Parts {
             servers, ballots, ..
         } = self.parts.clone();
@@ -180,12 +180,12 @@ impl Candidate {
         let mut round = Round::new(&servers, servers.timeout(lease_length));
         for &at in targets {
             // Written down before it is sent: from here on this server must be told when the id is given up (QB5).
-            if !ballots.asks(lease, at, place.is_some()) {
+            if !ballots.asks(lease, at, entry.is_some()) {
                 self.refused = true;
                 break;
             }
             let step = Acquire {
-                place,
+                entry,
                 ..self.step.clone()
             };
             round.ask(at, servers.at(at).backend.acquire(step));
@@ -281,7 +281,7 @@ impl Candidate {
             Verdict::Held => {
                 self.give_up();
                 let (word, unsettled) = (self.words[self.gate], self.is_unsettled());
-                let left = if word == VoteAnswer::Vote && self.step.place.is_some() {
+                let left = if word == VoteAnswer::Vote && self.step.entry.is_some() {
                     Some(Duration::ZERO)
                 } else {
                     self.enough_in()

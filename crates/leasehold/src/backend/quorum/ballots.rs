@@ -50,8 +50,8 @@ struct ServerRecord {
     under_way: u32,
     /// So many asks may have been carried out, and left something there.
     asked: u32,
-    /// A request was for a place in its queue.
-    placed: bool,
+    /// A request was for an entry in its queue.
+    queued: bool,
     /// A copy of an ask may still be under way, after its answer was lost.
     copies: bool,
     /// It has confirmed that it was given up; whether it had it.
@@ -94,10 +94,10 @@ impl Ballots {
     }
 
     /// A request that could take the lock is about to be sent. `false`: the lease id was given up.
-    pub(super) fn asks(&self, lease: LeaseId, at: usize, placed: bool) -> bool {
+    pub(super) fn asks(&self, lease: LeaseId, at: usize, queued: bool) -> bool {
         let mut known = self.known.lock();
         let ballot = known.all.entry(lease).or_insert_with(|| self.ballot());
-        ballot.servers[at].placed |= placed;
+        ballot.servers[at].queued |= queued;
         ballot.asks(at)
     }
 
@@ -132,7 +132,7 @@ impl Ballots {
                 }
             }
             Err(Failure::Ambiguous(_)) => word.copies = true,
-            Ok(_) if word.placed || word.copies => {}
+            Ok(_) if word.queued || word.copies => {}
             // It left nothing there.
             Ok(_) | Err(_) => word.asked = word.asked.saturating_sub(1),
         }

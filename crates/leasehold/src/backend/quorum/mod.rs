@@ -33,8 +33,8 @@ use futures_util::{
 use crate::{
     backend::{
         Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Failure, FencedSteps,
-        Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply,
-        Renew, Renewal, Reply, ServerLink, Sink, WakeUpSteps,
+        Inspection, Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release,
+        ReleaseReply, Renew, Renewal, Reply, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -209,7 +209,7 @@ impl LockSteps for Quorum {
         self.parts.servers.at(0).backend.owner(kind, access, lease)
     }
 
-    fn keep(&self, _step: Keep) -> Reply<KeptPlaces> {
+    fn keep(&self, _step: Keep) -> Reply<KeptEntries> {
         refused(NotHere)
     }
 

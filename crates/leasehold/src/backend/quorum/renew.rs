@@ -149,7 +149,7 @@ impl Entry {
             access,
             lease,
             lease_ms,
-            place: None,
+            entry: None,
             permits: None,
         };
         let mut round = Round::new(servers, servers.timeout(Duration::MAX));

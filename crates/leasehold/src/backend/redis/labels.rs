@@ -106,7 +106,7 @@ pub(super) async fn add(
 pub(super) fn begins_of(found: &[&mut Inspection]) -> Vec<String> {
     let owners = found.iter().flat_map(|found| {
         let held = found.owners.iter().map(|held| held.owner.as_str());
-        held.chain(found.queue.iter().map(|place| place.owner.as_str()))
+        held.chain(found.queue.iter().map(|entry| entry.owner.as_str()))
     });
     let mut begins: Vec<String> = owners.filter_map(begin_of_client).collect();
     begins.sort();
@@ -171,8 +171,8 @@ impl ClientAnswers {
             for held in &mut found.owners {
                 held.client = clients.known(&held.owner);
             }
-            for place in &mut found.queue {
-                place.client = clients.known(&place.owner);
+            for entry in &mut found.queue {
+                entry.client = clients.known(&entry.owner);
             }
         }
     }

@@ -61,7 +61,7 @@ use crate::backend::simulated::request::{About, Kind};
 use crate::{
     backend::{
         self, Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure,
-        FencedSteps, Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release,
+        FencedSteps, Inspection, Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release,
         ReleaseReply, Renew, Renewal, Reply, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
@@ -373,7 +373,7 @@ impl LockSteps for Redis {
         wire(kind).owner(&self.caller, access, lease)
     }
 
-    fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
+    fn keep(&self, step: Keep) -> Reply<KeptEntries> {
         wire(step.id.kind).keep(&self.caller, step)
     }
 

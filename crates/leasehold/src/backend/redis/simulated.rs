@@ -21,7 +21,7 @@ use super::{
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, FencedSteps, Inspection, Keep,
-        KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew, Renewal,
+        KeptEntries, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew, Renewal,
         Reply, ServerLink, Sink, WakeUp, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
@@ -289,7 +289,7 @@ impl LockSteps for Simulated {
         self.redis.owner(kind, access, lease)
     }
 
-    fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
+    fn keep(&self, step: Keep) -> Reply<KeptEntries> {
         both!(self, keep, step)
     }
 }
@@ -383,9 +383,9 @@ impl Looker for KeyLooker {
                 });
             }
         }
-        for place in found.queue {
-            if let Some((client, lease)) = self.owner(id, place.access, &place.owner) {
-                let silent = [b"?", place.owner.as_bytes()].concat();
+        for entry in found.queue {
+            if let Some((client, lease)) = self.owner(id, entry.access, &entry.owner) {
+                let silent = [b"?", entry.owner.as_bytes()].concat();
                 let entry = (id.name.shared(), client, lease);
                 if id.kind == LockKind::FairMutex && self.has_field(id, silent) {
                     seen.passed_over.push(entry.clone());
@@ -427,7 +427,7 @@ impl KeyLooker {
         let Some(scripts) = self.scripts() else {
             return false;
         };
-        let key = id.places_key().to_string().into_bytes();
+        let key = id.entries_key().to_string().into_bytes();
         let asked = "return redis.call('HEXISTS', KEYS[1], ARGV[1])";
         scripts.look(asked, &[key], &[field]) == Ok(Value::Int(1))
     }

@@ -122,7 +122,7 @@ async fn settle<C: Owes>(
 ) {
     let env = (*client).as_ref();
     let lease = Duration::from_millis(pending_release.lease_ms);
-    // A late copy of its requests may take the name, or a place, for as long as a tombstone would last; and have it for a
+    // A late copy of its requests may take the name, or an entry, for as long as a tombstone would last; and have it for a
     // lease after that.
     let over = lease::free_within(lease + Duration::from_millis(env.tombstone_ms()));
     let began = env.clock.now();

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::{
-    backend::{Failure, Grant, Permits, Place, fenced::Tokens},
+    backend::{Failure, Grant, Permits, QueueEntry, fenced::Tokens},
     clock::Tick,
     config::millis,
     engine::claim::pending_release::PendingRelease,
@@ -32,8 +32,8 @@ pub(crate) struct Ticket {
     /// So many tickets of the same wait before it, which the backend has given up, had an ask without an answer.
     silences: u8,
     open: bool,
-    /// An ask took a place in the server's queue: until the ticket is granted or given up, no answer to another ask says that it is gone.
-    placed: bool,
+    /// An ask took an entry in the server's queue: until the ticket is granted or given up, no answer to another ask says that it is gone.
+    queued: bool,
     /// The latest ask has no answer yet; whether the ticket was open before it.
     unanswered: Option<bool>,
     /// How many permits there are, as the last ask said that was answered.
@@ -51,7 +51,7 @@ impl Ticket {
             copies: env.config.may_duplicate,
             silences: 0,
             open: false,
-            placed: false,
+            queued: false,
             unanswered: None,
             said: None,
         }
@@ -82,16 +82,16 @@ impl Ticket {
         self.asks
     }
 
-    /// The place in the server's queue that the ask number `ask` takes.
-    pub(crate) fn place(&mut self, env: &Env, ask: u32) -> Place {
-        self.placed = true;
-        Place {
+    /// The entry in the server's queue that the ask number `ask` takes.
+    pub(crate) fn entry(&mut self, env: &Env, ask: u32) -> QueueEntry {
+        self.queued = true;
+        QueueEntry {
             ask,
             keep_ms: keep_ms(env),
         }
     }
 
-    /// The number of a request that keeps its place, and is sent at `now`: an ask that gives it nothing.
+    /// The number of a request that keeps its entry, and is sent at `now`: an ask that gives it nothing.
     pub(crate) fn kept(&mut self, now: Tick) -> u32 {
         self.asks = self.asks.checked_add(1).unwrap_or(1);
         self.sent[self.asks as usize % REMEMBERED] = now;
@@ -116,14 +116,14 @@ impl Ticket {
         if let (Failure::NotSent(_), Some(was_open)) = (failure, self.unanswered) {
             // The server is as it was before that ask.
             self.open = was_open || self.copies;
-            self.placed &= self.open;
+            self.queued &= self.open;
         }
     }
 
-    /// The answer to the latest ask gave it neither a hold nor a place. The server has nothing of it, unless by an earlier ask.
+    /// The answer to the latest ask gave it neither a hold nor an entry. The server has nothing of it, unless by an earlier ask.
     pub(crate) fn refused(&mut self) {
-        // "Held" says nothing of the place: a ticket that was closed here stood in the queue for 30 s (bug 144).
-        self.open = self.copies || self.placed;
+        // "Held" says nothing of the entry: a ticket that was closed here stood in the queue for 30 s (bug 144).
+        self.open = self.copies || self.queued;
     }
 
     /// Until when a grant is believed, and since when it counts (B3). `None`: ask again, to learn that.
@@ -196,7 +196,7 @@ mod tests {
             copies: false,
             silences: 0,
             open: false,
-            placed: false,
+            queued: false,
             unanswered: None,
             said: None,
         }
@@ -278,7 +278,7 @@ mod tests {
         ticket.failed(&not_sent);
         let pending_release = ticket
             .pending_release()
-            .expect("an earlier ask may have a place");
+            .expect("an earlier ask may have an entry");
         assert!(!pending_release.copies);
         ticket.refused();
         ticket.ask(at(4));

@@ -74,7 +74,7 @@ impl<T: Send + 'static> Drop for Finish<T> {
             let settling = settling.map(|name| self.env.unsettled.begin(&name));
             // First, since the background runtime may be quicker than the rest of this drop.
             drop(std::mem::take(&mut self.caller));
-            // Its output cleans up on its drop: a guard, a place in the queue.
+            // Its output cleans up on its drop: a guard, an entry in the queue.
             self.env.spawn(async move {
                 drop(work.await);
                 drop(settling);

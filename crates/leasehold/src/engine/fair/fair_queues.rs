@@ -15,7 +15,7 @@ use crate::{
 use parking_lot::Mutex;
 
 impl LockId {
-    /// Of a kind whose waiting tasks have a place each: the part of the caller's task, which its owner's other calls share, or a new one.
+    /// Of a kind whose waiting tasks have an entry each: the part of the caller's task, which its owner's other calls share, or a new one.
     pub(crate) fn for_caller(&self, spec: &Spec) -> LockId {
         /// Owners count from one, and lease ids may.
         const OF_AN_OWNER: u64 = 1 << 55;

@@ -1,4 +1,4 @@
-//! The heartbeat of a fair queue: keeps the places of all its tasks alive, with one request for each 200, and looks when the holder's lease ends.
+//! The heartbeat of a fair queue: keeps the entries of all its tasks alive, with one request for each 200, and looks when the holder's lease ends.
 
 use std::{
     sync::{Arc, Weak},
@@ -30,7 +30,7 @@ pub(crate) fn every(env: &Env, foreign: bool) -> Duration {
     }
 }
 
-/// Keeps the places of a fair queue until no task of it has waited for a moment. The client may end before.
+/// Keeps the entries of a fair queue until no task of it has waited for a moment. The client may end before.
 pub(crate) async fn keep(core: Weak<Queues>, fair_queue: Arc<FairQueue>) {
     let mut idle_until = None;
     let mut backoff = Backoff::of_request();
@@ -75,10 +75,10 @@ pub(crate) async fn keep(core: Weak<Queues>, fair_queue: Arc<FairQueue>) {
 /// Asks the server once.
 async fn look(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff) {
     let sent = core.clock.now();
-    // Before the places are read: a task that begins to wait from here on says when it wants a look.
+    // Before the entries are read: a task that begins to wait from here on says when it wants a look.
     fair_queue.state.lock().look_at = Tick::MAX;
-    let (places, next_task) = fair_queue.places(sent);
-    if places.is_empty() {
+    let (entries, next_task) = fair_queue.entries(sent);
+    if entries.is_empty() {
         // The tasks that wait are asking by themselves.
         let mut state = fair_queue.state.lock();
         state.look_at = state.look_at.min(sent.after(every(core, false)));
@@ -91,7 +91,7 @@ async fn look(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff)
     fair_queue.state.lock().message = LookMessage::None;
     let step = Keep {
         id: fair_queue.id.clone(),
-        places,
+        entries,
         end_ms: keep_ms(core),
     };
     match core.backend.keep(step).await {

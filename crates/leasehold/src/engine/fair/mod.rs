@@ -1,7 +1,7 @@
-//! The tasks of this process that want one lock whose order is the server's: each has a place there, and so a queue of its own
+//! The tasks of this process that want one lock whose order is the server's: each has an entry there, and so a queue of its own
 //! here. (The calls of one owner are one task.)
 //!
-//! They share one subscription, and one *heartbeat*: a task that keeps the places of all that wait alive, with one request for each 200, and
+//! They share one subscription, and one *heartbeat*: a task that keeps the entries of all that wait alive, with one request for each 200, and
 //! looks when the holder's lease ends. No lease is passed on between them in memory: the order is the server's.
 //!
 //! Locks are taken in this order: a queue's, the map of fair queues, a fair queue's.
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    backend::{Failure, KeptPlace, KeptPlaces, Reply, WakeUp},
+    backend::{Failure, KeptEntries, KeptEntry, Reply, WakeUp},
     clock::Tick,
     engine::{
         claim::remote::Subscription,
@@ -62,11 +62,11 @@ struct FairQueueState {
     held: Weak<Hold>,
     /// Clients of another library were seen, which tell only one waiter.
     foreign: bool,
-    /// How many requests keep all places, and the task with which the next of these begins.
+    /// How many requests keep all entries, and the task with which the next of these begins.
     parts: u32,
     next_task: u64,
 }
-/// So many places are kept by one request: the server serves no other client meanwhile.
+/// So many entries are kept by one request: the server serves no other client meanwhile.
 const KEPT_AT_ONCE: usize = 200;
 /// A message that asks for a look: the tasks sleep by what is not true any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,7 +240,7 @@ impl FairQueue {
         }
     }
 
-    /// Completes when no task of this process gives up the lock, or a place for it; or a task of it has the lock.
+    /// Completes when no task of this process gives up the lock, or an entry for it; or a task of it has the lock.
     pub(crate) async fn released(&self) {
         loop {
             let mut changed = pin!(self.changed.notified());
@@ -273,9 +273,9 @@ impl FairQueue {
         }
     }
 
-    /// Places of tasks that wait, and the asks for them that are sent at `now`; and the task with which the next request begins. Very many
+    /// Entries of tasks that wait, and the asks for them that are sent at `now`; and the task with which the next request begins. Very many
     /// are kept in parts. The first is in each, for it may be told to ask.
-    fn places(&self, now: Tick) -> (Vec<KeptPlace>, u64) {
+    fn entries(&self, now: Tick) -> (Vec<KeptEntry>, u64) {
         let mut waiting = self.queues();
         waiting.retain(|queue| {
             let state = queue.lock();
@@ -296,25 +296,25 @@ impl FairQueue {
             waiting.truncate(KEPT_AT_ONCE);
         }
         drop(state);
-        let mut places = Vec::with_capacity(waiting.len());
+        let mut entries = Vec::with_capacity(waiting.len());
         for queue in waiting {
             let mut state = queue.lock();
             if matches!(state.phase, Phase::WaitingRemote)
                 && let Some(remote) = &mut state.remote
                 && let Some(ticket) = &mut remote.ticket
             {
-                places.push(KeptPlace {
+                entries.push(KeptEntry {
                     lease: ticket.lease(),
                     lease_ms: ticket.terms().lease_ms,
                     ask: ticket.kept(now),
                 });
             }
         }
-        (places, next)
+        (entries, next)
     }
 
-    /// The server has kept places. The next request begins with this task.
-    fn kept(&self, core: &Queues, kept: &KeptPlaces, sent: Tick, next_task: u64) {
+    /// The server has kept entries. The next request begins with this task.
+    fn kept(&self, core: &Queues, kept: &KeptEntries, sent: Tick, next_task: u64) {
         let missing = |queue: &Arc<Queue>| {
             let state = queue.lock();
             kept.missing.iter().any(|lease| state.asks_under(*lease))
@@ -372,7 +372,7 @@ impl WaiterGroup for FairQueue {
         next.is_some_and(|next| next.id.task() == task)
     }
 
-    /// A task has its place, and waits: behind a holder whose lease ends in so long, beside clients of another library or not.
+    /// A task has its entry, and waits: behind a holder whose lease ends in so long, beside clients of another library or not.
     fn waits(&self, env: &Env, left: Option<Duration>, foreign: bool) {
         let mut state = self.state.lock();
         let now = env.clock.now();

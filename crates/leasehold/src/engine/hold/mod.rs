@@ -560,7 +560,7 @@ impl Hold {
         // Whether the server may still have this id, so that it must be given up: a margin later, when work that is being dropped has stopped.
         let leaves = match reason {
             // The server has said that the name is not ours, after the last send that could have taken it.
-            // After a failover the id may still have a place in the queue that was copied from the server of before.
+            // After a failover the id may still have an entry in the queue that was copied from the server of before.
             // Of a quorum a minority may have it still.
             LostReason::Replaced => self.copies || self.env().backend.gives_up_failures(),
             // Permits without a lease would never be free again.

@@ -60,14 +60,14 @@ impl Spec {
         millis(self.lease())
     }
 
-    /// The request to the server, without a place in its queue.
+    /// The request to the server, without an entry in its queue.
     pub(crate) fn request(&self, id: &LockId, lease: LeaseId) -> Acquire {
         Acquire {
             id: id.clone(),
             access: self.access,
             lease,
             lease_ms: self.lease_ms(),
-            place: None,
+            entry: None,
             permits: self.permits,
         }
     }
@@ -125,7 +125,7 @@ impl Spec {
     }
 }
 
-/// The terms of a request to the server. A place in its queue keeps the terms it was made with (B2).
+/// The terms of a request to the server. An entry in its queue keeps the terms it was made with (B2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) access: Access,

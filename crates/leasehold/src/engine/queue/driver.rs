@@ -26,7 +26,7 @@ use crate::{
 /// A lease of more round trips than this does not end on the way.
 const LONG_ENOUGH: u64 = 8;
 
-/// A place is kept for at most this long until the server has confirmed that its client does not listen any more. Only
+/// An entry is kept for at most this long until the server has confirmed that its client does not listen any more. Only
 /// fairness depends on it, and a connection that stands still must not keep the name from the next.
 const UNSUBSCRIBED: Duration = Duration::from_millis(20);
 
@@ -141,7 +141,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Asks the server for the name, and for a place in its queue if wake-ups are heard.
+    /// Asks the server for the name, and for an entry in its queue if wake-ups are heard.
     async fn ask(&mut self) -> Step {
         self.give_up_other_terms().await;
         let Some(Sending {
@@ -156,8 +156,8 @@ impl<'a> Driver<'a> {
         };
         let (lease, lease_ms, access) = (step.lease, step.lease_ms, step.access);
         let said = step.permits;
-        // A task that was not heard for a while may have its place still.
-        let queued = step.place.is_some() || self.queue.id.is_of_task();
+        // A task that was not heard for a while may have its entry still.
+        let queued = step.entry.is_some() || self.queue.id.is_of_task();
         // The queue's lock is free meanwhile: waiters may leave, and a grant may overtake this answer.
         let answer = ask_server(self.core, step).await;
         let now = self.core.clock.now();
@@ -190,7 +190,7 @@ impl<'a> Driver<'a> {
                 given_up,
                 unsettled,
             }) => {
-                // With a place the server may still grant this id, so the ticket stays open (bug 144).
+                // With an entry the server may still grant this id, so the ticket stays open (bug 144).
                 if !queued {
                     ticket.refused();
                 }
@@ -224,7 +224,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// B2: a place keeps its terms. A waiter with other terms takes another id, once the old one is given up: in one step, since a driver
+    /// B2: an entry keeps its terms. A waiter with other terms takes another id, once the old one is given up: in one step, since a driver
     /// that stopped in between would lose the pending release (B5).
     async fn give_up_other_terms(&mut self) {
         let old = {
@@ -395,14 +395,14 @@ impl<'a> Driver<'a> {
             // Dropped at the end: a request of this process that is sent meanwhile may be told of this very id (bug 257).
             (remote.give_up(), remote.leaving.take())
         };
-        // First the subscription, then the place: a release in between takes a client that listens without a place for a waiter
+        // First the subscription, then the entry: a release in between takes a client that listens without an entry for a waiter
         // of Redisson's, and wakes all.
         let unheard = {
             let mut state = self.queue.lock();
             self.queue.stop_listening(self.core, &mut state)
         };
         if let Some(unheard) = unheard {
-            // Not for ever: a server that never confirms it must not keep the place alive (L3).
+            // Not for ever: a server that never confirms it must not keep the entry alive (L3).
             let _ = self.core.within(UNSUBSCRIBED, unheard).await;
         }
         if let Some(pending_release) = pending_release {
@@ -464,7 +464,7 @@ impl Sending {
         let (listening, given) = (state.is_listening(), state.given());
         let permits = state.permits_to_say();
         let remote = state.remote();
-        // One lease id for as long as it is asked for: its place in the server's queue goes with it (B5).
+        // One lease id for as long as it is asked for: its entry in the server's queue goes with it (B5).
         let ticket = remote.ticket_for(core, spec.terms())?;
         let sent = core.clock.now();
         let ask = ticket.ask(sent);
@@ -472,8 +472,8 @@ impl Sending {
         let spec = Spec { permits, ..spec };
         let mut step = spec.request(&queue.id, ticket.lease());
         // Permits are raced for.
-        step.place = (listening && !matches!(spec.access, Access::Permits(_)))
-            .then(|| ticket.place(core, ask));
+        step.entry = (listening && !matches!(spec.access, Access::Permits(_)))
+            .then(|| ticket.entry(core, ask));
         let was_granted = remote.granted;
         // It is asked for again, by one that waits.
         remote.leaving = None;

@@ -78,7 +78,7 @@ impl FirstAttempt {
     }
 }
 
-/// Asks for a name and waits for it, as patiently as told. The way of every `lock()`. Where each task that waits has a place,
+/// Asks for a name and waits for it, as patiently as told. The way of every `lock()`. Where each task that waits has an entry,
 /// `id` is [of this one](LockId::for_caller).
 pub(crate) fn acquire(
     core: &Arc<Queues>,
@@ -417,7 +417,7 @@ enum AfterAnswer {
 
 impl Attempt {
     async fn send(&mut self, sent: Tick) -> Result<Acquired, Failure> {
-        // Without a place in the queue: this process does not listen yet. So no grant can name this ask.
+        // Without an entry in the queue: this process does not listen yet. So no grant can name this ask.
         self.ticket.ask(sent);
         let step = self.spec.request(&self.queue.id, self.ticket.lease());
         let answer = ask_server(&self.core, step).await;

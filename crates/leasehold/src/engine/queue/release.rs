@@ -270,7 +270,7 @@ impl Releasing {
             check_known(&self.queue.core, &self.queue.id, first)?;
         }
         let step = self.step(sent);
-        let queued = step.next.is_some_and(|next| next.place.is_some());
+        let queued = step.next.is_some_and(|next| next.entry.is_some());
         let answer = self.queue.core.backend.release(step).await;
         let answer = answer.inspect_err(|failure| self.failed(failure, sent))?;
         Ok(ReleaseAnswer {
@@ -297,7 +297,7 @@ impl Releasing {
                     lease,
                     lease_ms: terms.lease_ms,
                     stays,
-                    place: listening.then(|| ticket.place(core, ask)),
+                    entry: listening.then(|| ticket.entry(core, ask)),
                 })
             });
             (next, listening)
@@ -436,7 +436,7 @@ impl Queue {
                         return;
                     }
                 }
-                // Closed only if no send was silent, and this one left no place, or says that none waits: after a silence an earlier copy
+                // Closed only if no send was silent, and this one left no entry, or says that none waits: after a silence an earlier copy
                 // may have queued the id, or taken the name for it (B5).
                 ReleaseReply::Freed { others: 0, .. } | ReleaseReply::NotOurs if !silent => {
                     ticket.refused();
@@ -446,7 +446,7 @@ impl Queue {
             }
         }
         let start = match answer {
-            // A fair mutex's next task has a queue, and a place, of its own.
+            // A fair mutex's next task has a queue, and an entry, of its own.
             _ if hold.spec().waits.is_in_turn() => Start::Ask,
             // Counted from the send: this process may be stopped before its driver begins.
             ReleaseReply::Granted { lease } => Start::Wait {

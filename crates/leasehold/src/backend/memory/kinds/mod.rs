@@ -66,7 +66,7 @@ pub(super) trait Rules: Sync {
         true
     }
 
-    /// Whether each waiting task has a place there, and no newcomer is served before one.
+    /// Whether each waiting task has an entry there, and no newcomer is served before one.
     fn is_in_turn(&self) -> bool {
         false
     }

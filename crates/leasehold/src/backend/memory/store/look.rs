@@ -32,7 +32,7 @@ pub struct Held {
 pub struct Snapshot {
     /// The holders, by name.
     pub held: Vec<Held>,
-    /// Places in queues: name, client, lease id; next first.
+    /// Entries in queues: name, client, lease id; next first.
     pub queued: Vec<(Arc<str>, Arc<str>, u64)>,
     /// The entries that are passed over, since their clients are not there.
     pub passed_over: Vec<(Arc<str>, Arc<str>, u64)>,
@@ -62,20 +62,20 @@ impl Store {
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let places = || {
+        let entries = || {
             self.queues.iter().flat_map(|(id, waiting)| {
-                let places = waiting.places.iter();
-                places.map(|queued| {
+                let entries = waiting.entries.iter();
+                entries.map(|queued| {
                     let lease = queued.grant.lease.get();
-                    let place = (id.name.shared(), Arc::clone(&queued.client), lease);
-                    (place, queued.silent_since.is_some())
+                    let entry = (id.name.shared(), Arc::clone(&queued.client), lease);
+                    (entry, queued.silent_since.is_some())
                 })
             })
         };
-        let passed_over = places().filter_map(|(place, silent)| silent.then_some(place));
+        let passed_over = entries().filter_map(|(entry, silent)| silent.then_some(entry));
         let mut passed_over: Vec<_> = passed_over.collect();
         passed_over.sort();
-        let mut queued: Vec<_> = places().map(|(place, _)| place).collect();
+        let mut queued: Vec<_> = entries().map(|(entry, _)| entry).collect();
         // By name; each queue keeps its order.
         queued.sort_by(|a, b| a.0.cmp(&b.0));
         let mut listeners: Vec<_> = self

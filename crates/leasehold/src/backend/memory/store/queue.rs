@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{Store, StoredHold, rules};
 use crate::{
-    backend::{Acquire, Acquired, Grant, Place, WakeUp},
+    backend::{Acquire, Acquired, Grant, QueueEntry, WakeUp},
     kind::Access,
     name::LockId,
     owner::LeaseId,
@@ -13,7 +13,7 @@ use crate::{
 /// The clients that wait for a name, next first.
 #[derive(Default)]
 pub(super) struct Waiting {
-    pub(super) places: VecDeque<Queued>,
+    pub(super) entries: VecDeque<Queued>,
     pub(super) ends: Duration,
 }
 
@@ -36,23 +36,23 @@ impl Queued {
 }
 
 impl Store {
-    /// Whether a client waits that goes first. The places before it of such that hear nothing go: those are gone, and who stands behind them
+    /// Whether a client waits that goes first. The entries before it of such that hear nothing go: those are gone, and who stands behind them
     /// has been waiting in vain. `may_join` of `rw_lock/queue.lua` does the same.
     pub(super) fn gives_way(&mut self, id: &LockId, wants: Access) -> bool {
         let subscribers = self.subscribers(id);
         let Some(waiting) = self.queues.get_mut(id) else {
             return false;
         };
-        let (before, mut gives_way) = (waiting.places.len(), false);
-        waiting.places.retain(|queued| {
+        let (before, mut gives_way) = (waiting.entries.len(), false);
+        waiting.entries.retain(|queued| {
             if gives_way || !rules(id.kind).gives_way(wants, queued.grant.access) {
                 return true;
             }
             gives_way = subscribers.iter().any(|s| s.client == queued.client);
             gives_way
         });
-        let is_shorter = waiting.places.len() < before;
-        if waiting.places.is_empty() {
+        let is_shorter = waiting.entries.len() < before;
+        if waiting.entries.is_empty() {
             self.queues.remove(id);
         }
         if is_shorter {
@@ -63,8 +63,8 @@ impl Store {
 
     /// Whether another client that hears it is the first in the queue.
     pub(super) fn is_behind_another(&self, client: &Arc<str>, id: &LockId) -> bool {
-        let places = self.queues.get(id).and_then(|all| all.places.front());
-        places.is_some_and(|first| first.client != *client && self.hears(id, &first.client))
+        let entries = self.queues.get(id).and_then(|all| all.entries.front());
+        entries.is_some_and(|first| first.client != *client && self.hears(id, &first.client))
     }
 
     pub(super) fn held_by_others(&self, id: &LockId) -> Acquired {
@@ -81,20 +81,26 @@ impl Store {
         self.subscribers(id).iter().any(|s| s.client == *client)
     }
 
-    /// Gives a place to a lease id. If it has a place, it keeps that, with the latest ask (B3).
-    pub(super) fn queue(&mut self, client: &Arc<str>, id: &LockId, mut grant: Grant, place: Place) {
-        grant.ask = place.ask;
-        let ends = self.clock + Duration::from_millis(place.keep_ms);
-        let kept_until = self.kept_until(place.keep_ms);
+    /// Gives an entry to a lease id. If it has an entry, it keeps that, with the latest ask (B3).
+    pub(super) fn queue(
+        &mut self,
+        client: &Arc<str>,
+        id: &LockId,
+        mut grant: Grant,
+        entry: QueueEntry,
+    ) {
+        grant.ask = entry.ask;
+        let ends = self.clock + Duration::from_millis(entry.keep_ms);
+        let kept_until = self.kept_until(entry.keep_ms);
         let waiting = self.queues.entry(id.clone()).or_default();
         waiting.ends = waiting.ends.max(ends);
-        let mut places = waiting.places.iter_mut();
-        match places.find(|queued| queued.is(client, grant.lease)) {
+        let mut entries = waiting.entries.iter_mut();
+        match entries.find(|queued| queued.is(client, grant.lease)) {
             Some(queued) => {
                 queued.grant.ask = queued.grant.ask.max(grant.ask);
                 queued.kept_until = queued.kept_until.max(kept_until);
             }
-            None => waiting.places.push_back(Queued {
+            None => waiting.entries.push_back(Queued {
                 client: Arc::clone(client),
                 grant,
                 kept_until,
@@ -103,15 +109,15 @@ impl Store {
         }
     }
 
-    /// Whether it had a place.
+    /// Whether it had an entry.
     pub(super) fn leave_queue(&mut self, client: &Arc<str>, id: &LockId, lease: LeaseId) -> bool {
         let Some(waiting) = self.queues.get_mut(id) else {
             return false;
         };
-        let before = waiting.places.len();
-        waiting.places.retain(|queued| !queued.is(client, lease));
-        let left = waiting.places.len() < before;
-        if waiting.places.is_empty() {
+        let before = waiting.entries.len();
+        waiting.entries.retain(|queued| !queued.is(client, lease));
+        let left = waiting.entries.len() < before;
+        if waiting.entries.is_empty() {
             self.queues.remove(id);
         }
         left
@@ -120,13 +126,13 @@ impl Store {
     pub(super) fn is_queued(&self, client: &Arc<str>, id: &LockId, lease: LeaseId) -> bool {
         self.queues
             .get(id)
-            .is_some_and(|waiting| waiting.places.iter().any(|q| q.is(client, lease)))
+            .is_some_and(|waiting| waiting.entries.iter().any(|q| q.is(client, lease)))
     }
 
     pub(super) fn waiting(&self, id: &LockId) -> usize {
         self.queues
             .get(id)
-            .map_or(0, |waiting| waiting.places.len())
+            .map_or(0, |waiting| waiting.entries.len())
     }
 
     pub(super) fn is_given_up(&self, client: &Arc<str>, lease: LeaseId) -> bool {
@@ -160,10 +166,10 @@ impl Store {
             Some(left) => WakeUp::Watch(left),
             None => WakeUp::TryAgain,
         };
-        let mut places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
+        let mut entries = self.queues.get(id).into_iter().flat_map(|all| &all.entries);
         let subscribers = self.subscribers(id);
         let first =
-            places.find_map(|queued| subscribers.iter().find(|s| s.client == queued.client));
+            entries.find_map(|queued| subscribers.iter().find(|s| s.client == queued.client));
         if let Some(first) = first.filter(|_| !self.cut) {
             let told = (Arc::clone(first), id.clone(), wake_up);
             self.outbox.push(told);
@@ -176,12 +182,12 @@ impl Store {
             self.forget_dead(id, &[]);
         }
         loop {
-            let queued = self.queues.get(id).and_then(|all| all.places.get(at));
+            let queued = self.queues.get(id).and_then(|all| all.entries.get(at));
             let Some(queued) = queued else {
                 return given;
             };
             if queued.silent_since.is_some() {
-                at += 1; // it keeps its place for a while, and is passed over
+                at += 1; // it keeps its entry for a while, and is passed over
                 continue;
             }
             let access = queued.grant.access;
@@ -192,7 +198,7 @@ impl Store {
             }
             let Some(Queued {
                 client, mut grant, ..
-            }) = self.take_place(id, at)
+            }) = self.take_entry(id, at)
             else {
                 return given;
             };
@@ -216,13 +222,13 @@ impl Store {
         }
     }
 
-    fn take_place(&mut self, id: &LockId, at: usize) -> Option<Queued> {
+    fn take_entry(&mut self, id: &LockId, at: usize) -> Option<Queued> {
         let waiting = self.queues.get_mut(id)?;
-        let place = waiting.places.remove(at);
-        if waiting.places.is_empty() {
+        let entry = waiting.entries.remove(at);
+        if waiting.entries.is_empty() {
             self.queues.remove(id);
         }
-        place
+        entry
     }
 }
 

@@ -60,9 +60,9 @@ impl Store {
         if (granted.is_some() || others > 0 && is_free)
             && !next_waits
             && let Some(next) = next
-            && let Some(place) = next.place
+            && let Some(entry) = next.entry
         {
-            self.queue(client, id, grant_of(next, place.ask), place);
+            self.queue(client, id, grant_of(next, entry.ask), entry);
         }
         if granted.is_none() && !is_free {
             self.tell_first(id);

@@ -1,10 +1,10 @@
-//! The kinds whose waiting tasks have a place each, and are served in turn.
+//! The kinds whose waiting tasks have an entry each, and are served in turn.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use super::{Store, rules};
 use crate::{
-    backend::{Acquire, Keep, KeptPlaces},
+    backend::{Acquire, Keep, KeptEntries},
     name::LockId,
     owner::LeaseId,
 };
@@ -16,7 +16,7 @@ impl Store {
         self
     }
 
-    /// Until when a place is kept that is asked about now, and again every third of this time.
+    /// Until when an entry is kept that is asked about now, and again every third of this time.
     pub(super) fn kept_until(&self, keep_ms: u64) -> Duration {
         self.clock + Duration::from_millis(keep_ms / 2) + self.dead_after
     }
@@ -28,9 +28,9 @@ impl Store {
             return true;
         }
         self.forget_dead(id, &[(Arc::clone(client), step.lease)]);
-        let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
+        let entries = self.queues.get(id).into_iter().flat_map(|all| &all.entries);
         let mut living =
-            places.filter(|queued| queued.silent_since.is_none() || queued.is(client, step.lease));
+            entries.filter(|queued| queued.silent_since.is_none() || queued.is(client, step.lease));
         match living.next() {
             Some(first) if !first.is(client, step.lease) => {
                 self.give_to_next(id);
@@ -52,7 +52,7 @@ impl Store {
             return;
         };
         let gone = &self.gone;
-        waiting.places.retain_mut(|queued| {
+        waiting.entries.retain_mut(|queued| {
             let lease = queued.grant.lease;
             let asks = alive
                 .iter()
@@ -69,36 +69,36 @@ impl Store {
                 .is_some_and(|since| now.saturating_sub(since) >= dead_after);
             !dead && !gone.contains_key(&(Arc::clone(&queued.client), lease))
         });
-        if waiting.places.is_empty() {
+        if waiting.entries.is_empty() {
             self.queues.remove(id);
         }
     }
 
-    /// Keeps the places of a client's tasks, and sees to it that the next has the lock when it is free.
-    pub(crate) fn keep(&mut self, client: &Arc<str>, step: &Keep) -> KeptPlaces {
+    /// Keeps the entries of a client's tasks, and sees to it that the next has the lock when it is free.
+    pub(crate) fn keep(&mut self, client: &Arc<str>, step: &Keep) -> KeptEntries {
         let id = &step.id;
         let alive: Vec<_> = step
-            .places
+            .entries
             .iter()
-            .map(|place| (Arc::clone(client), place.lease))
+            .map(|entry| (Arc::clone(client), entry.lease))
             .collect();
         self.forget_dead(id, &alive);
         let mut missing = Vec::new();
         let ends = self.clock + Duration::from_millis(step.end_ms);
         let kept_until = self.kept_until(step.end_ms);
-        for place in &step.places {
+        for entry in &step.entries {
             let waiting = self.queues.get_mut(id);
             let found = waiting.and_then(|waiting| {
                 waiting.ends = waiting.ends.max(ends);
-                let mut places = waiting.places.iter_mut();
-                places.find(|queued| queued.is(client, place.lease))
+                let mut entries = waiting.entries.iter_mut();
+                entries.find(|queued| queued.is(client, entry.lease))
             });
             match found {
                 Some(queued) => {
-                    queued.grant.ask = queued.grant.ask.max(place.ask);
+                    queued.grant.ask = queued.grant.ask.max(entry.ask);
                     queued.kept_until = queued.kept_until.max(kept_until);
                 }
-                None => missing.push(place.lease),
+                None => missing.push(entry.lease),
             }
         }
         let ttl = if self.held_by(id).is_empty() {
@@ -107,7 +107,7 @@ impl Store {
             let ends = rules(id.kind).ends(self.held_by(id));
             ends.map(|ends| ends.saturating_sub(self.clock))
         };
-        KeptPlaces {
+        KeptEntries {
             ttl,
             foreign: false,
             missing,
@@ -116,8 +116,8 @@ impl Store {
 
     /// How many clients wait in the queue.
     pub(super) fn waiting_clients(&self, id: &LockId) -> u64 {
-        let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
-        let clients: BTreeSet<&Arc<str>> = places.map(|queued| &queued.client).collect();
+        let entries = self.queues.get(id).into_iter().flat_map(|all| &all.entries);
+        let clients: BTreeSet<&Arc<str>> = entries.map(|queued| &queued.client).collect();
         clients.len() as u64
     }
 }

@@ -53,7 +53,7 @@ use super::{
 use crate::{
     backend::{
         Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure, Inspection,
-        Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
+        Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
         Renewal, Reply, ServerLink, Sink, WakeUpSteps,
         find::{FindPage, FoundPage, all_of},
     },
@@ -373,7 +373,7 @@ impl LockSteps for Cluster {
         self.step(id, move |redis| redis.is_able(policy))
     }
 
-    fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
+    fn keep(&self, step: Keep) -> Reply<KeptEntries> {
         self.step(&step.id.clone(), move |redis| redis.keep(step.clone()))
     }
 }

@@ -160,7 +160,7 @@ mod tests {
                     id.gone_key("client", LeaseId::from(7)),
                     id.gone_prefix(),
                     id.grant_channel("client"),
-                    id.places_key(),
+                    id.entries_key(),
                     id.free_channel(),
                     name.fence_key(),
                     name.leader_key(),

@@ -182,7 +182,7 @@ impl Wire for ExclusiveWire {
         Channel(&LockId::new(self.kind, name.clone())).to_string()
     }
 
-    /// `<client uuid>:<lease id> <lease_ms> <ask>`, the place that the grant was given to, and `<first token> <how many>`.
+    /// `<client uuid>:<lease id> <lease_ms> <ask>`, the entry that the grant was given to, and `<first token> <how many>`.
     fn grant(&self, payload: &[u8]) -> Option<Grant> {
         let mut words = std::str::from_utf8(payload).ok()?.split(' ');
         let (_, lease) = words.next()?.rsplit_once(':')?;
@@ -205,10 +205,10 @@ impl Wire for ExclusiveWire {
             .text(OwnerField::of(caller, step.lease))
             .arg(step.lease_ms)
             .kept_by(&self.renew, &self.release);
-        if step.place.is_some() || self.has_tokens() {
+        if step.entry.is_some() || self.has_tokens() {
             call = call
-                .arg(step.place.map_or(0, |place| place.ask))
-                .arg(step.place.map_or(0, |place| place.keep_ms))
+                .arg(step.entry.map_or(0, |entry| entry.ask))
+                .arg(step.entry.map_or(0, |entry| entry.keep_ms))
                 .arg(caller.token_ms);
         }
         caller.call(call, move |reply| self.acquired(reply, step.lease_ms))
@@ -239,8 +239,8 @@ impl Wire for ExclusiveWire {
                 .text(OwnerField::of(caller, next.lease))
                 .arg(next.lease_ms)
                 .arg(u8::from(next.stays))
-                .arg(next.place.map_or(0, |place| place.ask))
-                .arg(next.place.map_or(0, |place| place.keep_ms));
+                .arg(next.entry.map_or(0, |entry| entry.ask))
+                .arg(next.entry.map_or(0, |entry| entry.keep_ms));
         }
         // Others wait, or did a moment ago: the next holder first.
         let call = call.answer_last(step.listening);
@@ -301,7 +301,7 @@ pub(super) fn inspection(reply: &Value) -> Option<Inspection> {
     let Value::Array(values) = reply else {
         return None;
     };
-    let [ttl, listeners, Value::Array(owners), places, token @ ..] = values.as_slice() else {
+    let [ttl, listeners, Value::Array(owners), entries, token @ ..] = values.as_slice() else {
         return None;
     };
     let ttl = millis(int(ttl)?);
@@ -322,7 +322,7 @@ pub(super) fn inspection(reply: &Value) -> Option<Inspection> {
         owners: fields.collect::<Option<_>>()?,
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
         token: token.first().and_then(|token| text(token)?.parse().ok()),
-        queue: queue(places, |_| Access::Exclusive)?,
+        queue: queue(entries, |_| Access::Exclusive)?,
         ..Inspection::default()
     })
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Keep, KeptPlaces, Release,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Keep, KeptEntries, Release,
         ReleaseReply, Renew, Reply,
         redis::{
             caller::Caller,
@@ -56,7 +56,7 @@ fn line(script: &'static Script, caller: &Caller, id: &LockId, more: usize) -> C
         .text(queue_key(&id.name))
         .text(id.gone_prefix())
         .text(timeouts_key(&id.name))
-        .text(id.places_key())
+        .text(id.entries_key())
         .text(channel(&id.name))
         .text(id.grant_channel(""))
         .arg(caller.dead_ms)
@@ -83,8 +83,8 @@ impl Wire for FairMutexWire {
 
     fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let (ask, keep_ms) = step
-            .place
-            .map_or((0, 0), |place| (place.ask, place.keep_ms));
+            .entry
+            .map_or((0, 0), |entry| (entry.ask, entry.keep_ms));
         let call = line(&ACQUIRE, caller, &step.id, 5)
             .text(OwnerField::of(caller, step.lease))
             .arg(step.lease_ms)
@@ -104,15 +104,15 @@ impl Wire for FairMutexWire {
         caller.call(call, move |reply| released(reply, None))
     }
 
-    fn keep(&self, caller: &Caller, step: Keep) -> Reply<KeptPlaces> {
-        let mut call = line(&KEEP, caller, &step.id, 3 + 3 * step.places.len())
+    fn keep(&self, caller: &Caller, step: Keep) -> Reply<KeptEntries> {
+        let mut call = line(&KEEP, caller, &step.id, 3 + 3 * step.entries.len())
             .arg(&*caller.client)
             .arg(step.end_ms.max(KEEP_MS))
             .arg(alive_ms(step.end_ms));
-        for place in &step.places {
-            call = call.text(place.lease).arg(place.lease_ms).arg(place.ask);
+        for entry in &step.entries {
+            call = call.text(entry.lease).arg(entry.lease_ms).arg(entry.ask);
         }
-        let leases: Vec<LeaseId> = step.places.iter().map(|place| place.lease).collect();
+        let leases: Vec<LeaseId> = step.entries.iter().map(|entry| entry.lease).collect();
         caller.call(call, move |reply| kept(reply, &leases))
     }
 
@@ -141,13 +141,13 @@ impl Wire for FairMutexWire {
     }
 }
 
-/// A place is kept three times before its client would be missed: half of that is enough, with a reply or two lost.
+/// An entry is kept three times before its client would be missed: half of that is enough, with a reply or two lost.
 fn alive_ms(keep_ms: u64) -> u64 {
     keep_ms / 2
 }
 
-/// Reads the reply about the places of these leases.
-fn kept(reply: &Value, leases: &[LeaseId]) -> Option<KeptPlaces> {
+/// Reads the reply about the entries of these leases.
+fn kept(reply: &Value, leases: &[LeaseId]) -> Option<KeptEntries> {
     let Value::Array(values) = reply else {
         return None;
     };
@@ -158,7 +158,7 @@ fn kept(reply: &Value, leases: &[LeaseId]) -> Option<KeptPlaces> {
         let at = usize::try_from(int(number)?).ok()?.checked_sub(1)?;
         leases.get(at).copied()
     });
-    Some(KeptPlaces {
+    Some(KeptEntries {
         ttl: millis(int(ttl)?),
         foreign: int(foreign)? == 1,
         missing: missing.collect::<Option<_>>()?,
@@ -177,7 +177,7 @@ mod tests {
         let read = kept(&reply(&[1, 250, 1, 3]), &leases).expect("it is a reply");
         assert_eq!(
             read,
-            KeptPlaces {
+            KeptEntries {
                 ttl: Some(Duration::from_millis(250)),
                 foreign: true,
                 missing: vec![leases[0], leases[2]],

@@ -51,7 +51,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Keep, KeptPlaces,
+        Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Keep, KeptEntries,
         KnownClient, Once, Permits, QueuedOwner, Release, ReleaseReply, Renew, Renewal, Reply,
         fenced::Tokens,
     },
@@ -129,9 +129,9 @@ pub(super) trait Wire: Sync {
 
     fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>>;
 
-    /// Of a kind whose waiting tasks have a place each. Any other has none to keep, and is never asked.
-    fn keep(&self, _caller: &Caller, _step: Keep) -> Reply<KeptPlaces> {
-        Box::pin(std::future::ready(Ok(KeptPlaces::default())))
+    /// Of a kind whose waiting tasks have an entry each. Any other has none to keep, and is never asked.
+    fn keep(&self, _caller: &Caller, _step: Keep) -> Reply<KeptEntries> {
+        Box::pin(std::future::ready(Ok(KeptEntries::default())))
     }
 
     /// Of a read-write lock. Any other kind has nothing to downgrade, and is never asked.
@@ -198,17 +198,17 @@ pub(super) fn pair(reply: &Value) -> Option<(i64, i64)> {
     }
 }
 
-/// Reads places of a queue, each an owner field and what it waits for.
-fn queue(places: &Value, access: impl Fn(&str) -> Access) -> Option<Vec<QueuedOwner>> {
-    let places = texts(places)?.into_iter().map(|place| {
-        let owner = place.split(' ').next().unwrap_or_default();
+/// Reads entries of a queue, each an owner field and what it waits for.
+fn queue(entries: &Value, access: impl Fn(&str) -> Access) -> Option<Vec<QueuedOwner>> {
+    let entries = texts(entries)?.into_iter().map(|entry| {
+        let owner = entry.split(' ').next().unwrap_or_default();
         QueuedOwner {
             access: access(owner),
             owner: owner.to_owned(),
             client: KnownClient::default(),
         }
     });
-    Some(places.collect())
+    Some(entries.collect())
 }
 
 /// A time to live as `PTTL` gives it; a negative one is none.

@@ -128,7 +128,7 @@ impl Wire for RwLockWire {
         channel(name).to_string()
     }
 
-    /// `<field> <lease_ms> <ask>`, the place that the grant was given to.
+    /// `<field> <lease_ms> <ask>`, the entry that the grant was given to.
     fn grant(&self, payload: &[u8]) -> Option<Grant> {
         let mut words = std::str::from_utf8(payload).ok()?.split(' ');
         let field = words.next()?;
@@ -161,8 +161,8 @@ impl Wire for RwLockWire {
             .text(id.gone_prefix())
             .text(Field::of(caller, step.access, step.lease))
             .arg(step.lease_ms)
-            .arg(step.place.map_or(0, |place| place.ask))
-            .arg(step.place.map_or(0, |place| place.keep_ms))
+            .arg(step.entry.map_or(0, |entry| entry.ask))
+            .arg(step.entry.map_or(0, |entry| entry.keep_ms))
             .text(id.grant_channel(""))
             .text(channel(&id.name))
             .kept_by(&RENEW, &RELEASE);
@@ -177,7 +177,7 @@ impl Wire for RwLockWire {
 
     fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let (id, next) = (&step.id, step.next);
-        let place = next.and_then(|next| next.place);
+        let entry = next.and_then(|next| next.entry);
         let call = Call::new(&RELEASE, 4, 11, size_hint(&id.name, 6))
             .arg(id.name.wire())
             .text(timeouts(&id.name))
@@ -193,8 +193,8 @@ impl Wire for RwLockWire {
             ))
             .arg(next.map_or(0, |next| next.lease_ms))
             .arg(u8::from(next.is_some_and(|next| next.stays)))
-            .arg(place.map_or(0, |place| place.ask))
-            .arg(place.map_or(0, |place| place.keep_ms))
+            .arg(entry.map_or(0, |entry| entry.ask))
+            .arg(entry.map_or(0, |entry| entry.keep_ms))
             .text(OrEmpty(step.holds))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
@@ -287,7 +287,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
     let Value::Array(values) = reply else {
         return None;
     };
-    let [listeners, holders, places] = values.as_slice() else {
+    let [listeners, holders, entries] = values.as_slice() else {
         return None;
     };
     let Value::Array(holders) = holders else {
@@ -309,7 +309,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
     Some(Inspection {
         owners: owners.collect::<Option<_>>()?,
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
-        queue: queue(places, access_of)?,
+        queue: queue(entries, access_of)?,
         ..Inspection::default()
     })
 }

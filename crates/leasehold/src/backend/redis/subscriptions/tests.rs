@@ -6,8 +6,8 @@ use redis::RedisError;
 use super::*;
 use crate::{
     backend::{
-        Acquire, Acquired, EpochChange, Grant, LockSteps, Place, Release, ReleaseReply, WakeUp,
-        WakeUpSteps,
+        Acquire, Acquired, EpochChange, Grant, LockSteps, QueueEntry, Release, ReleaseReply,
+        WakeUp, WakeUpSteps,
         redis::{
             Redis,
             sharding::{Chosen, Sharding},
@@ -61,13 +61,13 @@ impl Client {
         wakes.expect("it is woken").unwrap()
     }
 
-    async fn acquire(&self, id: &LockId, lease: LeaseId, place: Option<Place>) -> Acquired {
+    async fn acquire(&self, id: &LockId, lease: LeaseId, entry: Option<QueueEntry>) -> Acquired {
         let step = Acquire {
             id: id.clone(),
             access: Access::Exclusive,
             lease,
             lease_ms: 30_000,
-            place,
+            entry,
             permits: None,
         };
         self.redis.acquire(step).await.unwrap()
@@ -142,11 +142,11 @@ async fn a_release_counts_and_wakes_those_that_listen_on_channels_of_its_sort() 
                     assert_eq!(counted(&server, heard_by, channel), 1, "{case}");
                     assert_eq!(counted(&server, not_by, channel), 0, "{case}");
                 }
-                let place = Place {
+                let entry = QueueEntry {
                     ask: 1,
                     keep_ms: 60_000,
                 };
-                let held = second.acquire(&id, next, Some(place)).await;
+                let held = second.acquire(&id, next, Some(entry)).await;
                 assert!(matches!(held, Acquired::Held { .. }), "{case}");
                 let passed_on = first.release(&id, lease).await;
                 assert!(matches!(passed_on, ReleaseReply::Granted { .. }), "{case}");

@@ -52,14 +52,14 @@ impl Game {
         self.store.unlisten(&client.into(), &self.id);
     }
 
-    /// Whether it has the lock then. If not, it has a place.
+    /// Whether it has the lock then. If not, it has an entry.
     fn asks(&mut self, client: &'static str, access: Access) -> bool {
         let step = Acquire {
             id: self.id.clone(),
             access,
             lease: self.lease(client),
             lease_ms: 10_000,
-            place: Some(Place {
+            entry: Some(QueueEntry {
                 ask: 1,
                 keep_ms: 600,
             }),
@@ -114,9 +114,9 @@ impl Game {
     }
 
     fn queue(&self) -> Vec<&str> {
-        let places = self.store.queues.get(&self.id);
-        let places = places.into_iter().flat_map(|all| &all.places);
-        places.map(|queued| &*queued.client).collect()
+        let entries = self.store.queues.get(&self.id);
+        let entries = entries.into_iter().flat_map(|all| &all.entries);
+        entries.map(|queued| &*queued.client).collect()
     }
 
     fn holders(&self) -> Vec<&str> {
