@@ -89,7 +89,7 @@ impl Clock {
             Clock::Boot => boot_time(),
             Clock::Tokio(origin) => Tick(nanos(origin.elapsed()).saturating_add(EPOCH)),
             #[cfg(feature = "sim")]
-            Clock::Simulated(clock) => Tick(clock.look()),
+            Clock::Simulated(clock) => Tick(clock.read()),
         }
     }
 }

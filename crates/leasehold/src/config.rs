@@ -61,10 +61,10 @@ const RENEWED_MIN: Duration = Duration::from_millis(3);
 /// A lease must survive two lost renewals.
 pub(crate) const RENEWALS_PER_LEASE: u32 = 3;
 
-/// A fixed lease is looked at on the server at a third of its length, and at least this often.
+/// A fixed lease is checked on the server at a third of its length, and at least this often.
 pub(crate) const VERIFY_EVERY_MOST: Duration = Duration::from_secs(10);
 
-/// How long a hold of a kind that has no leases is believed before it is looked at again, and how long a release is repeated that was
+/// How long a hold of a kind that has no leases is believed before it is checked again, and how long a release is repeated that was
 /// not sent.
 pub(crate) const NO_LEASE: Duration = Duration::from_secs(24 * 3600);
 

@@ -23,7 +23,7 @@ use crate::{
 
 pub use crate::{
     backend::{
-        memory::store::look::{Held, Snapshot},
+        memory::store::snapshot::{Held, Snapshot},
         redis::Value,
         simulated::{
             hint::Hint,

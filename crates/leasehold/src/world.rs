@@ -22,13 +22,13 @@ impl SimClock {
         self.0.fetch_max(nanos, Ordering::Relaxed);
     }
 
-    /// The engine's reading. Each look is a nanosecond later than the one before, so that nothing depends on which
+    /// The engine's reading. Each reading is a nanosecond later than the one before, so that nothing depends on which
     /// of two equal instants comes first.
-    pub(crate) fn look(&self) -> u64 {
+    pub(crate) fn read(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The reading, which grows with each look that the engine takes.
+    /// The reading, which grows each time that the engine takes it.
     pub fn reading(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -24,7 +24,7 @@ pub(crate) struct KeptEntry {
 /// The result of keeping entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeptEntries {
-    /// When another look is of use, if no wake-up comes; `None`: the holder's lease has no end.
+    /// When another poll is of use, if no wake-up comes; `None`: the holder's lease has no end.
     pub(crate) ttl: Option<Duration>,
     /// Clients of another library hold the lock, or wait for it. They tell only one waiter.
     pub(crate) foreign: bool,

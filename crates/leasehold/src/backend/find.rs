@@ -50,24 +50,24 @@ pub(crate) struct FoundPage {
     pub(crate) locks: Vec<(LockKind, String)>,
 }
 
-/// What looks at these locks give, those left out under whose names another kind of lock stands by now, or data. Connections are not
-/// looked at: a server with many takes milliseconds to list them.
+/// What inspections of these locks give, those left out under whose names another kind of lock stands by now, or data. Connections are not
+/// read: a server with many takes milliseconds to list them.
 pub(crate) async fn all_of(
     ids: &[LockId],
-    looks: impl IntoIterator<Item = Reply<Inspection>>,
+    inspections: impl IntoIterator<Item = Reply<Inspection>>,
 ) -> Result<Vec<(LockId, Inspection)>, Failure> {
     let mut found = Vec::with_capacity(ids.len());
-    for (id, looked) in ids.iter().zip(join_all(looks).await) {
-        match looked {
+    for (id, inspected) in ids.iter().zip(join_all(inspections).await) {
+        match inspected {
             Err(Failure::Rejected(cause)) if cause.to_string().contains("WRONGTYPE") => {}
-            looked => {
-                let mut looked = looked?;
-                let owners = looked.owners.iter_mut().map(|held| &mut held.client);
-                let queue = looked.queue.iter_mut().map(|place| &mut place.client);
+            inspected => {
+                let mut inspected = inspected?;
+                let owners = inspected.owners.iter_mut().map(|held| &mut held.client);
+                let queue = inspected.queue.iter_mut().map(|entry| &mut entry.client);
                 owners
                     .chain(queue)
                     .for_each(|client| client.connected = None);
-                found.push((id.clone(), looked));
+                found.push((id.clone(), inspected));
             }
         }
     }

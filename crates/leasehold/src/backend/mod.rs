@@ -83,8 +83,8 @@ pub(crate) trait LockSteps {
 
     /// Reads the holders of several locks, one after the other. Locks that are of another kind by now are left out.
     fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
-        let looks: Vec<_> = ids.iter().map(|id| self.inspect(id.clone())).collect();
-        Box::pin(async move { find::all_of(&ids, looks).await })
+        let inspections: Vec<_> = ids.iter().map(|id| self.inspect(id.clone())).collect();
+        Box::pin(async move { find::all_of(&ids, inspections).await })
     }
 
     /// Takes the lock from its holders and passes it on. Returns the owner fields that held it; none if it was free.

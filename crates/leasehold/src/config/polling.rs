@@ -1,4 +1,4 @@
-//! The pauses of a waiter that looks by itself whether a lock is free.
+//! The pauses of a waiter that polls whether a lock is free.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::{
     error::{Error, Invalid},
 };
 
-/// The longest pause of a waiter that looks by itself.
+/// The longest pause of a waiter that polls.
 const BACKOFF_MOST: Duration = Duration::from_secs(60);
 
-/// The pauses of a waiter that looks by itself whether a lock is free. Small, for there is one in every hold.
+/// The pauses of a waiter that polls whether a lock is free. Small, for there is one in every hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PollRange {
     first_ms: u16,
@@ -29,16 +29,16 @@ impl PollRange {
         PollRange { first_ms, most_ms }
     }
 
-    /// How long a pause lasts on average, after many looks.
+    /// How long a pause lasts on average, after many polls.
     pub(crate) fn usual(self) -> Duration {
         Duration::from_millis(self.most_ms.into()) / 2
     }
 
-    /// The pause after so many looks before: at least the first one, at most that doubled for each look, and at random
+    /// The pause after so many polls before: at least the first one, at most that doubled for each poll, and at random
     /// between, so that waiters drift apart.
-    pub(crate) fn pause(self, looks: u32) -> Duration {
+    pub(crate) fn pause(self, polls: u32) -> Duration {
         let first = u64::from(self.first_ms);
-        let most = (first << looks.min(16)).min(self.most_ms.into());
+        let most = (first << polls.min(16)).min(self.most_ms.into());
         Duration::from_micros(fastrand::u64(first * 1000..=most * 1000))
     }
 }
@@ -81,11 +81,11 @@ mod tests {
     fn pauses_double_from_the_first_to_the_longest_and_never_leave_these_bounds() {
         let ms = Duration::from_millis;
         let backoff = check_backoff(ms(2), ms(60), PollRange::SPIN).unwrap();
-        for looks in 0..100 {
-            let most = ms(2 << looks.min(20)).min(ms(60));
+        for polls in 0..100 {
+            let most = ms(2 << polls.min(20)).min(ms(60));
             for _ in 0..20 {
-                let pause = backoff.pause(looks);
-                assert!(pause >= ms(2) && pause <= most, "{looks}: {pause:?}");
+                let pause = backoff.pause(polls);
+                assert!(pause >= ms(2) && pause <= most, "{polls}: {pause:?}");
             }
         }
         let longest = check_backoff(ms(60_000), ms(60_000), PollRange::SPIN).unwrap();

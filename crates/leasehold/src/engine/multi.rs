@@ -141,7 +141,7 @@ async fn turned(parts: &[PartRequest]) {
         return pending().await;
     };
     while is_in_order(first) && on_several.clone().all(is_in_order) {
-        first[0].core.sleep_here(LOOK_AGAIN).await;
+        first[0].core.sleep_here(CHECK_AGAIN).await;
     }
 }
 
@@ -155,8 +155,8 @@ pub(crate) fn twice(name: &str) -> Error {
 /// For so long a caller that has no patience waits until what it had is given back.
 const GIVEN_BACK: Duration = Duration::from_millis(200);
 
-/// So often a caller that waits looks whether a restart has turned the order.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// So often a caller that waits checks whether a restart has turned the order.
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
 /// So often a part may be lost before the last one is taken.
 const ROUNDS_MOST: u32 = 8;
@@ -380,7 +380,7 @@ async fn keep(held: &[Held]) {
     }
 }
 
-/// Lets all fixed leases count from now. A lost lease is found when all are looked at.
+/// Lets all fixed leases count from now. A lost lease is found when all are checked.
 async fn extend(held: &[Held]) {
     let holds = held.iter().map(Held::hold);
     let fixed = holds.filter(|hold| hold.spec().is_fixed());

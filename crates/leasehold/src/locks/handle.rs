@@ -65,7 +65,7 @@ impl Handle {
             max_hold: None,
             reentrant: true,
             owner: None,
-            waits: Waits::Told,
+            waits: Waits::Notified,
             backoff: None,
             permits: None,
             durability: core.config.durability,

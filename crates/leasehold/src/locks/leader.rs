@@ -8,8 +8,8 @@ use std::{
 use super::seat::Seat;
 use crate::{Error, clock::Tick};
 
-/// How often an observer looks: client-go's retry period.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often an observer polls: client-go's retry period.
+const POLL_EVERY: Duration = Duration::from_secs(2);
 
 /// Who leads.
 ///
@@ -79,7 +79,7 @@ pub struct LeaderWatch {
     seat: Seat,
     /// The token of the leader that was seen last, 0 if there was none; `None` before the first look.
     seen: Option<u64>,
-    looks_at: Option<Tick>,
+    polls_at: Option<Tick>,
 }
 
 impl LeaderWatch {
@@ -87,7 +87,7 @@ impl LeaderWatch {
         LeaderWatch {
             seat: seat.clone(),
             seen: None,
-            looks_at: None,
+            polls_at: None,
         }
     }
 
@@ -106,11 +106,11 @@ impl LeaderWatch {
     /// etcd `Election.Observe`. Where we differ: it is told that there is no leader.
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
         loop {
-            if let Some(at) = self.looks_at {
+            if let Some(at) = self.polls_at {
                 self.seat.sleep(at.since(self.seat.now())).await;
             }
             self.seat.check_open()?;
-            self.looks_at = Some(self.seat.now().after(LOOK_EVERY));
+            self.polls_at = Some(self.seat.now().after(POLL_EVERY));
             let leader = Leader::seen(&self.seat).await?;
             let seen = Some(leader.as_ref().map_or(0, |leader| leader.token));
             if self.seen != seen {

@@ -84,7 +84,8 @@ impl PlainMutex {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> PlainMutex {
         let handle = Handle::new(core, LockKind::PlainMutex, name);
         PlainMutex {
-            handle: handle.with(|settings| settings.waits = Waits::ToldOrLooks(PollRange::PLAIN)),
+            handle: handle
+                .with(|settings| settings.waits = Waits::NotifiedOrPolls(PollRange::PLAIN)),
         }
     }
 

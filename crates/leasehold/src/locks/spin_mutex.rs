@@ -78,7 +78,7 @@ impl SpinMutex {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> SpinMutex {
         let handle = Handle::new(core, LockKind::SpinMutex, name);
         SpinMutex {
-            handle: handle.with(|settings| settings.waits = Waits::Looks(PollRange::SPIN)),
+            handle: handle.with(|settings| settings.waits = Waits::Polls(PollRange::SPIN)),
         }
     }
 

@@ -2,11 +2,11 @@
 
 mod fenced;
 mod find;
-#[cfg(feature = "sim")]
-pub(crate) mod look;
 mod numbers;
 mod queue;
 mod release;
+#[cfg(feature = "sim")]
+pub(crate) mod snapshot;
 mod turns;
 
 use std::{

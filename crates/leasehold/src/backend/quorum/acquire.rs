@@ -21,10 +21,10 @@ const ROUNDS_MORE: u32 = 5;
 /// The longest pause before that.
 const PAUSE_MOST: Duration = Duration::from_millis(20);
 
-/// After that a waiter pauses, and looks by itself: the one that has the others may not have the gate, and so wakes no waiter there. But
+/// After that a waiter pauses, and polls by itself: the one that has the others may not have the gate, and so wakes no waiter there. But
 /// this client wakes itself, when it gives the gate back.
-const LOOK_FIRST: u64 = 50;
-const LOOK_MORE: u64 = 100;
+const POLL_FIRST: u64 = 50;
+const POLL_MORE: u64 = 100;
 
 pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Failure> {
     parts.tidy();
@@ -51,11 +51,11 @@ pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Fai
     };
     let verdict = candidate.way().await;
     let has_gate = candidate.words[gate] == VoteAnswer::Vote;
-    let looks = has_gate && verdict == Verdict::Held && candidate.step.entry.is_some();
+    let polls = has_gate && verdict == Verdict::Held && candidate.step.entry.is_some();
     let background = candidate.parts.servers.background.clone();
     let answer = candidate.answer(verdict);
-    if looks {
-        let pause = LOOK_FIRST + fastrand::u64(0..=LOOK_MORE);
+    if polls {
+        let pause = POLL_FIRST + fastrand::u64(0..=POLL_MORE);
         background.sleep(Duration::from_millis(pause)).await;
     }
     answer

@@ -14,7 +14,7 @@ use crate::{
     owner::LeaseId,
 };
 
-/// Fewer are not worth a look.
+/// Fewer are not worth a check.
 const FEW: usize = 32;
 
 /// The lease ids of a client that servers may know.

@@ -24,8 +24,8 @@ use crate::{
     owner::LeaseId,
 };
 
-/// How often the waiters look whether their gate is still the one.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often the waiters check whether their gate is still the one.
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// For so long a name counts as contended after its gate has passed it on to another client.
 const CONTENDED: Duration = Duration::from_secs(1);
@@ -166,12 +166,12 @@ impl GateListeners {
         let handle = background.handle().clone();
         drop(handle.spawn(async move {
             loop {
-                background.sleep(LOOK_EVERY).await;
+                background.sleep(CHECK_EVERY).await;
                 let (Some(listeners), Some(servers)) = (listeners.upgrade(), servers.upgrade())
                 else {
                     return;
                 };
-                if listeners.look(&servers) {
+                if listeners.check(&servers) {
                     continue;
                 }
                 listeners.is_watched.store(false, Ordering::Release);
@@ -184,7 +184,7 @@ impl GateListeners {
     }
 
     /// Whether a name is waited for.
-    fn look(&self, servers: &Servers) -> bool {
+    fn check(&self, servers: &Servers) -> bool {
         let heard: Vec<(LockId, usize)> = {
             let heard_at = self.heard_at.lock();
             heard_at.iter().map(|(id, at)| (id.clone(), *at)).collect()

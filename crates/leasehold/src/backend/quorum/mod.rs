@@ -3,7 +3,7 @@
 //! What it may believe (QB1 to QB7, docs/rules.md) stands in these files:
 //!
 //! ```text
-//! acquire  release  renew  look   the steps: each asks all servers at once, and is decided as soon as it can be
+//! acquire  release  renew  inspect   the steps: each asks all servers at once, and is decided as soon as it can be
 //! gate                            where the waiters of a name stand in line
 //! pending                            what servers are still to be told
 //! ballots                         what each server may have of a lease id: its vote, and what it must be told
@@ -14,7 +14,7 @@
 mod acquire;
 mod ballots;
 mod gate;
-mod look;
+mod inspect;
 mod parts;
 mod pending;
 mod release;
@@ -186,7 +186,7 @@ impl LockSteps for Quorum {
     }
 
     fn count(&self, step: Count) -> Reply<Counted> {
-        Box::pin(look::count(self.parts.clone(), step))
+        Box::pin(inspect::count(self.parts.clone(), step))
     }
 
     fn downgrade(&self, _step: Downgrade) -> Reply<bool> {
@@ -194,7 +194,7 @@ impl LockSteps for Quorum {
     }
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
-        Box::pin(look::inspect(self.parts.clone(), id))
+        Box::pin(inspect::inspect(self.parts.clone(), id))
     }
 
     fn find(&self, _step: FindPage) -> Reply<FoundPage> {
@@ -202,7 +202,7 @@ impl LockSteps for Quorum {
     }
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
-        Box::pin(look::force_unlock(self.parts.clone(), id))
+        Box::pin(inspect::force_unlock(self.parts.clone(), id))
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {

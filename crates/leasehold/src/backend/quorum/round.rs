@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// How often a server that owes an answer is asked whether it has lost its connection.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// Once a majority has answered, the others are waited for so long in all, or twice as long as the majority took.
 const STRAGGLERS: Duration = Duration::from_millis(200);
@@ -43,7 +43,7 @@ pub(super) struct Round<T> {
     timeout: Duration,
     /// The end of that, or an earlier one since a majority has answered.
     until: Tick,
-    look: Pin<Box<dyn Future<Output = ()> + Send>>,
+    check: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl<T: Send + 'static> Round<T> {
@@ -57,7 +57,7 @@ impl<T: Send + 'static> Round<T> {
             began,
             timeout,
             until: began.after(timeout),
-            look: Box::pin(servers.background.sleep(LOOK_EVERY.min(timeout))),
+            check: Box::pin(servers.background.sleep(CHECK_EVERY.min(timeout))),
         }
     }
 
@@ -80,10 +80,10 @@ impl<T: Send + 'static> Round<T> {
                     self.waited_for.retain(|it| *it != at);
                     return Some((at, self.heard(at, answer)));
                 }
-                () = &mut self.look => {
+                () = &mut self.check => {
                     let now = self.servers.clock.now();
                     let left = self.until.since(now);
-                    self.look = Box::pin(self.servers.background.sleep(LOOK_EVERY.min(left)));
+                    self.check = Box::pin(self.servers.background.sleep(CHECK_EVERY.min(left)));
                     if let Some((at, said)) = self.gone(left.is_zero()) {
                         self.waited_for.retain(|it| *it != at);
                         return Some((at, said));

@@ -56,7 +56,7 @@ const RECONNECT_MOST: Duration = Duration::from_secs(1);
 const RECONNECT_UNWANTED: Duration = Duration::from_secs(5);
 
 /// So often it is asked whether the server is another by now, while it is used.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const POLL_EVERY: Duration = Duration::from_secs(2);
 
 /// All connections of a client.
 pub(super) struct Connections {
@@ -68,8 +68,8 @@ pub(super) struct Connections {
     others: RwLock<Vec<Arc<ManagedConnection>>>,
     /// The server is not to be used any more.
     is_abandoned: AtomicBool,
-    /// The task that has the discovery look.
-    looking: Mutex<Option<AbortOnDropHandle<()>>>,
+    /// The task that has the discovery poll.
+    polling: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 /// The connection of one runtime, replaced when it breaks.
@@ -158,7 +158,7 @@ impl Connections {
             dialler,
             others: RwLock::default(),
             is_abandoned: AtomicBool::new(false),
-            looking: Mutex::default(),
+            polling: Mutex::default(),
         })
     }
 
@@ -203,16 +203,16 @@ impl Connections {
         });
     }
 
-    /// Has the discovery look now and then, while a lock is held or waited for, or requests are sent.
-    pub(super) fn look_out(self: &Arc<Self>) {
-        let Some(mut lookout) = self.dialler.discovery.lookout() else {
+    /// Has the discovery poll now and then, while a lock is held or waited for, or requests are sent.
+    pub(super) fn poll_discovery(self: &Arc<Self>) {
+        let Some(mut poller) = self.dialler.discovery.poller() else {
             return;
         };
         let connections = Arc::downgrade(self);
-        let looking = self.background.handle().spawn(async move {
+        let polling = self.background.handle().spawn(async move {
             let mut written = 0;
             loop {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(POLL_EVERY).await;
                 let Some(connections) = connections.upgrade() else {
                     return;
                 };
@@ -220,13 +220,13 @@ impl Connections {
                 let is_used = connections.dialler.epochs.is_busy() || written != before;
                 drop(connections);
                 if is_used {
-                    lookout.look().await;
+                    poller.poll().await;
                 } else {
-                    lookout.rest();
+                    poller.rest();
                 }
             }
         });
-        *self.looking.lock() = Some(AbortOnDropHandle::new(looking));
+        *self.polling.lock() = Some(AbortOnDropHandle::new(polling));
     }
 
     /// How often something was written on the connections that there are.
@@ -444,7 +444,7 @@ impl Connections {
     pub(super) fn shut(&self) {
         self.dialler.is_shut.store(true, Ordering::Relaxed);
         self.dialler.discovery.shut();
-        drop(self.looking.lock().take());
+        drop(self.polling.lock().take());
     }
 }
 

@@ -29,19 +29,19 @@ pub(super) fn find(caller: &Caller, step: &FindPage) -> Reply<FoundPage> {
     caller.call(call.only_reads(), page)
 }
 
-/// How many locks are looked at together: a server carries out at once what one connection has sent.
-const LOOKS: usize = 16;
+/// How many locks are inspected together: a server carries out at once what one connection has sent.
+const INSPECTED_AT_ONCE: usize = 16;
 
 pub(super) fn inspect_all(caller: &Caller, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
     let caller = caller.clone();
     Box::pin(async move {
         let bare = caller.without_labels();
         let mut found = Vec::with_capacity(ids.len());
-        for few in ids.chunks(LOOKS) {
-            let looks = few
+        for few in ids.chunks(INSPECTED_AT_ONCE) {
+            let inspections = few
                 .iter()
                 .map(|id| wire(id.kind).inspect(&bare, id.clone()));
-            found.extend(all_of(few, looks).await?);
+            found.extend(all_of(few, inspections).await?);
         }
         let mut all: Vec<&mut Inspection> = found.iter_mut().map(|(_, found)| found).collect();
         caller.add_labels(&mut all).await;

@@ -173,7 +173,7 @@ impl Redis {
         let commands = Commands::new(lead, name, config, background, outages);
         let connections = commands.connections();
         connections.follow();
-        connections.look_out();
+        connections.poll_discovery();
         let caller = Caller::new(client, label, config, commands).on(hearing.chosen.clone());
         let is_replaced = discovery.wants_primary();
         let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, background));

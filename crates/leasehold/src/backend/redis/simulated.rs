@@ -27,11 +27,11 @@ use crate::{
         find::{FindPage, FoundPage},
         memory::{
             Memory, in_time,
-            store::look::{Held, Snapshot},
+            store::snapshot::{Held, Snapshot},
         },
         simulated::{
             cluster::PORT,
-            keys::Looker,
+            keys::KeyspaceInspector,
             request::{Request, Step},
             scripts::Scripts,
         },
@@ -116,13 +116,13 @@ fn redis(
     }
 }
 
-/// A client joins those on these keys, and looks at them from outside if it is the first.
+/// A client joins those on these keys, and inspects them from outside if it is the first.
 fn join(scripts: &Arc<Scripts>, client: &Arc<str>, config: &Config, sink: &Arc<dyn Sink>) {
     scripts.joins(client);
-    scripts.look_with(|| {
+    scripts.inspect_with(|| {
         let (at_once, on_wire) = (Transport::AtOnce(Arc::clone(scripts)), on_wire(client));
         let label = ClientLabel::new(&on_wire, "");
-        Box::new(KeyLooker {
+        Box::new(KeyInspector {
             caller: caller(&on_wire, (label, config), &at_once, sink),
         })
     });
@@ -357,16 +357,16 @@ impl Drop for Simulated {
 const NO_END: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A caller whose requests are carried out at once.
-pub(crate) struct KeyLooker {
+pub(crate) struct KeyInspector {
     caller: Caller,
 }
 
-impl Looker for KeyLooker {
+impl KeyspaceInspector for KeyInspector {
     fn wake_up(&self, id: &LockId, channel: &str, payload: &[u8]) -> Option<WakeUp> {
         wake_up(id, channel, payload)
     }
 
-    fn look(&self, id: &LockId, now: Duration, seen: &mut Snapshot) {
+    fn inspect(&self, id: &LockId, now: Duration, seen: &mut Snapshot) {
         let found = wire(id.kind).inspect(&self.caller, id.clone());
         let Some(Ok(found)) = found.now_or_never() else {
             return;
@@ -422,14 +422,14 @@ impl Looker for KeyLooker {
     }
 }
 
-impl KeyLooker {
+impl KeyInspector {
     fn has_field(&self, id: &LockId, field: Vec<u8>) -> bool {
         let Some(scripts) = self.scripts() else {
             return false;
         };
         let key = id.entries_key().to_string().into_bytes();
         let asked = "return redis.call('HEXISTS', KEYS[1], ARGV[1])";
-        scripts.look(asked, &[key], &[field]) == Ok(Value::Int(1))
+        scripts.peek(asked, &[key], &[field]) == Ok(Value::Int(1))
     }
 
     fn scripts(&self) -> Option<&Arc<Scripts>> {

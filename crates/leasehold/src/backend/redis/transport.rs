@@ -37,7 +37,7 @@ pub(super) enum Transport {
     Server(Arc<Mutex<Vec<Box<dyn Step>>>>),
     /// To a node of a cluster: they leave at once.
     Node(Arc<NodeWay>),
-    /// They are carried out at once, for a look from outside.
+    /// They are carried out at once, for an inspection from outside.
     AtOnce(Arc<Scripts>),
 }
 
@@ -115,7 +115,7 @@ impl Transport {
         }
     }
 
-    /// The simulation looks at this lock from now on.
+    /// The simulation inspects this lock from now on.
     pub(super) fn knows(&self, id: &LockId) {
         if let Transport::Node(way) = self {
             way.scripts.knows(id);

@@ -1,4 +1,4 @@
-//! The keys of a world on the real scripts, and a look at them from outside.
+//! The keys of a world on the real scripts, and an inspection of them from outside.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use redis::Value;
 use crate::{
     backend::{
         WakeUp,
-        memory::store::look::{Held, Snapshot},
+        memory::store::snapshot::{Held, Snapshot},
     },
     name::LockId,
 };
@@ -50,9 +50,9 @@ pub trait ScriptServer: Send {
     fn forget(&mut self);
 }
 
-/// Looks at the keys from outside, as a client looks at a lock, and changes them for the operator of a world.
-pub(crate) trait Looker: Send + Sync {
-    fn look(&self, id: &LockId, now: Duration, seen: &mut Snapshot);
+/// Inspects the keys from outside, as a client inspects a lock, and changes them for the operator of a world.
+pub(crate) trait KeyspaceInspector: Send + Sync {
+    fn inspect(&self, id: &LockId, now: Duration, seen: &mut Snapshot);
 
     /// What a message says to those that wait for this lock.
     fn wake_up(&self, id: &LockId, channel: &str, payload: &[u8]) -> Option<WakeUp>;

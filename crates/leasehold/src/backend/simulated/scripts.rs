@@ -15,11 +15,11 @@ use redis::Value;
 use crate::{
     backend::{
         WakeUp,
-        memory::store::{Store, look::Snapshot},
+        memory::store::{Store, snapshot::Snapshot},
         simulated::{
             cluster::SlotOwners,
             hint::{Hears, Hint, at_any_node},
-            keys::{Looker, ScriptServer},
+            keys::{KeyspaceInspector, ScriptServer},
             request::{Answer, Kind, Network, NoAnswer, Request, Step},
         },
     },
@@ -41,7 +41,7 @@ pub(crate) struct Scripts {
     caught: Mutex<Caught>,
     pub(crate) known: Mutex<BTreeSet<LockId>>,
     clients: Mutex<BTreeSet<Arc<str>>>,
-    looker: OnceLock<Box<dyn Looker>>,
+    inspector: OnceLock<Box<dyn KeyspaceInspector>>,
     /// What was seen, and until when that is so.
     seen: Mutex<Option<(Duration, Snapshot)>>,
     now: Mutex<Duration>,
@@ -79,7 +79,7 @@ impl Scripts {
             caught: Mutex::default(),
             known: Mutex::default(),
             clients: Mutex::default(),
-            looker: OnceLock::new(),
+            inspector: OnceLock::new(),
             seen: Mutex::default(),
             now: Mutex::default(),
             numbers: Mutex::default(),
@@ -210,8 +210,8 @@ impl Scripts {
         self.clients.lock().insert(Arc::clone(client));
     }
 
-    pub(crate) fn look_with(&self, looker: impl FnOnce() -> Box<dyn Looker>) {
-        self.looker.get_or_init(looker);
+    pub(crate) fn inspect_with(&self, inspector: impl FnOnce() -> Box<dyn KeyspaceInspector>) {
+        self.inspector.get_or_init(inspector);
     }
 
     /// The request that a client's twin would send.
@@ -231,11 +231,11 @@ impl Scripts {
         args: &[Vec<u8>],
     ) -> Result<Value, String> {
         *self.seen.lock() = None;
-        self.look(script, keys, args)
+        self.peek(script, keys, args)
     }
 
     /// Runs a script that changes nothing.
-    pub(crate) fn look(
+    pub(crate) fn peek(
         &self,
         script: &'static str,
         keys: &[Vec<u8>],
@@ -303,12 +303,13 @@ impl Scripts {
         let (messages, listeners) = (self.keys.lock().take_messages(), self.listeners.lock());
         let mut hints = std::mem::take(&mut *self.ends.lock());
         for message in messages {
-            let (Some(listener), Some(looker)) = (listeners.get(&message.client), self.looker())
+            let (Some(listener), Some(inspector)) =
+                (listeners.get(&message.client), self.inspector())
             else {
                 continue;
             };
             for id in listener.ids.get(&message.channel).into_iter().flatten() {
-                if let Some(wake_up) = looker.wake_up(id, &message.channel, &message.payload) {
+                if let Some(wake_up) = inspector.wake_up(id, &message.channel, &message.payload) {
                     let sink = Arc::clone(listener.hears.sink());
                     hints.push(Hint::new(&message.client, sink, id.clone(), wake_up));
                 }
@@ -337,9 +338,9 @@ impl Scripts {
         // A server counts milliseconds.
         let now = self.now.lock().as_millis();
         let now = Duration::from_millis(u64::try_from(now).unwrap_or(u64::MAX));
-        if let Some(looker) = self.looker.get() {
+        if let Some(inspector) = self.inspector.get() {
             for id in self.known.lock().iter() {
-                looker.look(id, now, &mut seen);
+                inspector.inspect(id, now, &mut seen);
             }
         }
         seen.listeners = self.listeners();
@@ -370,7 +371,7 @@ impl Scripts {
     pub(crate) fn number(&self, id: &LockId) -> i64 {
         let name = id.name.wire().into();
         let get = "return tonumber(redis.call('GET', KEYS[1]) or '0')";
-        match self.look(get, &[name], &[]) {
+        match self.peek(get, &[name], &[]) {
             Ok(Value::Int(number)) => number,
             _ => 0,
         }
@@ -395,8 +396,8 @@ impl Scripts {
         }
     }
 
-    pub(crate) fn looker(&self) -> Option<&dyn Looker> {
-        self.looker.get().map(|looker| &**looker)
+    pub(crate) fn inspector(&self) -> Option<&dyn KeyspaceInspector> {
+        self.inspector.get().map(|inspector| &**inspector)
     }
 
     /// The twin has not had what the keys have had.

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use crate::{kind::LockKind, name::Name};
 
-    /// Its heartbeat looks a moment after it has ended: another thread may have made a fair queue of the same lock by then.
+    /// Its heartbeat polls a moment after it has ended: another thread may have made a fair queue of the same lock by then.
     #[test]
     fn a_fair_queue_that_is_over_takes_no_other_out_of_the_map() {
         let fair_queues = FairQueues::default();

@@ -1,4 +1,4 @@
-//! The heartbeat of a fair queue: keeps the entries of all its tasks alive, with one request for each 200, and looks when the holder's lease ends.
+//! The heartbeat of a fair queue: keeps the entries of all its tasks alive, with one request for each 200, and polls when the holder's lease ends.
 
 use std::{
     sync::{Arc, Weak},
@@ -12,7 +12,7 @@ use crate::{
     engine::claim::remote::Subscription,
     engine::claim::ticket::keep_ms,
     engine::env::Env,
-    engine::fair::{FairQueue, LookMessage},
+    engine::fair::{FairQueue, PollMessage},
     engine::queue::map::{Queues, WaiterGroup},
 };
 
@@ -40,9 +40,9 @@ pub(crate) async fn keep(core: Weak<Queues>, fair_queue: Arc<FairQueue>) {
         let now = client.clock.now();
         let handles = client.unused();
         let unused = handles.notified(); // from here on
-        let (idle, look_at) = {
+        let (idle, poll_at) = {
             let state = fair_queue.state.lock();
-            (state.listening.is_empty(), state.look_at)
+            (state.listening.is_empty(), state.poll_at)
         };
         let pause = if idle || client.is_closed() {
             let until = *idle_until.get_or_insert(now.after(LINGER));
@@ -55,11 +55,11 @@ pub(crate) async fn keep(core: Weak<Queues>, fair_queue: Arc<FairQueue>) {
             until.since(now)
         } else {
             idle_until = None;
-            if now >= look_at {
-                look(&client, &fair_queue, &mut backoff).await;
+            if now >= poll_at {
+                poll(&client, &fair_queue, &mut backoff).await;
                 continue;
             }
-            look_at.since(now)
+            poll_at.since(now)
         };
         let (over, woken) = (client.sleep(pause), fair_queue.heartbeat_wake.notified());
         drop(client);
@@ -73,22 +73,22 @@ pub(crate) async fn keep(core: Weak<Queues>, fair_queue: Arc<FairQueue>) {
 }
 
 /// Asks the server once.
-async fn look(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff) {
+async fn poll(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff) {
     let sent = core.clock.now();
-    // Before the entries are read: a task that begins to wait from here on says when it wants a look.
-    fair_queue.state.lock().look_at = Tick::MAX;
+    // Before the entries are read: a task that begins to wait from here on says when it wants a poll.
+    fair_queue.state.lock().poll_at = Tick::MAX;
     let (entries, next_task) = fair_queue.entries(sent);
     if entries.is_empty() {
         // The tasks that wait are asking by themselves.
         let mut state = fair_queue.state.lock();
-        state.look_at = state.look_at.min(sent.after(every(core, false)));
-        if state.message == LookMessage::Heard {
-            state.message = LookMessage::ForTheNext;
+        state.poll_at = state.poll_at.min(sent.after(every(core, false)));
+        if state.message == PollMessage::Heard {
+            state.message = PollMessage::ForTheNext;
         }
         return;
     }
-    // Before the send: a message from here on is answered by the next look.
-    fair_queue.state.lock().message = LookMessage::None;
+    // Before the send: a message from here on is answered by the next poll.
+    fair_queue.state.lock().message = PollMessage::None;
     let step = Keep {
         id: fair_queue.id.clone(),
         entries,
@@ -111,7 +111,7 @@ async fn look(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff)
                 backoff.next()
             };
             let mut state = fair_queue.state.lock();
-            state.look_at = state.look_at.min(core.clock.now().after(pause));
+            state.poll_at = state.poll_at.min(core.clock.now().after(pause));
         }
     }
 }

@@ -2,7 +2,7 @@
 //! here. (The calls of one owner are one task.)
 //!
 //! They share one subscription, and one *heartbeat*: a task that keeps the entries of all that wait alive, with one request for each 200, and
-//! looks when the holder's lease ends. No lease is passed on between them in memory: the order is the server's.
+//! polls when the holder's lease ends. No lease is passed on between them in memory: the order is the server's.
 //!
 //! Locks are taken in this order: a queue's, the map of fair queues, a fair queue's.
 
@@ -56,8 +56,8 @@ struct FairQueueState {
     subscription: Subscription,
     has_heartbeat: bool,
     /// When the heartbeat asks the server next.
-    look_at: Tick,
-    message: LookMessage,
+    poll_at: Tick,
+    message: PollMessage,
     /// The hold that a task had last. Each that waits for long asks for it, so it is not looked for among all of them.
     held: Weak<Hold>,
     /// Clients of another library were seen, which tell only one waiter.
@@ -68,12 +68,12 @@ struct FairQueueState {
 }
 /// So many entries are kept by one request: the server serves no other client meanwhile.
 const KEPT_AT_ONCE: usize = 200;
-/// A message that asks for a look: the tasks sleep by what is not true any more.
+/// A message that asks for a poll: the tasks sleep by what is not true any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LookMessage {
+enum PollMessage {
     None,
     Heard,
-    /// While no task waited. What a task hears that asks meanwhile may be older, so it looks when it begins to wait.
+    /// While no task waited. What a task hears that asks meanwhile may be older, so it polls when it begins to wait.
     ForTheNext,
 }
 
@@ -86,8 +86,8 @@ impl FairQueue {
                 listening: BTreeSet::new(),
                 subscription: Subscription::Closed,
                 has_heartbeat: false,
-                look_at: Tick::MAX,
-                message: LookMessage::None,
+                poll_at: Tick::MAX,
+                message: PollMessage::None,
                 held: Weak::new(),
                 foreign: false,
                 parts: 1,
@@ -113,7 +113,7 @@ impl FairQueue {
                 let mut state = self.state.lock();
                 state.listening.insert(task);
                 if !std::mem::replace(&mut state.has_heartbeat, true) {
-                    state.look_at = core.clock.now().after(core.config.poll_every);
+                    state.poll_at = core.clock.now().after(core.config.poll_every);
                     core.spawn(keep(Arc::downgrade(core), Arc::clone(self)));
                 }
                 let before = state.subscription;
@@ -168,15 +168,15 @@ impl FairQueue {
     /// Whether a heartbeat waits for the time to ask. A heartbeat that has nothing to keep ends in a moment.
     pub(crate) fn is_kept(&self) -> bool {
         let state = self.state.lock();
-        state.has_heartbeat && !state.listening.is_empty() && state.look_at != Tick::MAX
+        state.has_heartbeat && !state.listening.is_empty() && state.poll_at != Tick::MAX
     }
 
     /// The heartbeat asks the server at this time.
-    fn look(&self, at: Tick) {
+    fn poll_by(&self, at: Tick) {
         {
             let mut state = self.state.lock();
-            state.look_at = state.look_at.min(at);
-            state.message = LookMessage::Heard;
+            state.poll_at = state.poll_at.min(at);
+            state.message = PollMessage::Heard;
         }
         self.heartbeat_wake.notify_one();
     }
@@ -209,10 +209,10 @@ impl FairQueue {
     /// The wake-ups that are for no particular lease; a grant finds its queue by its lease id.
     pub(crate) fn wake(&self, core: &Queues, task: u64, wake_up: &WakeUp) {
         match wake_up {
-            WakeUp::TryAgain if task == 0 => self.look(Tick::from_nanos(0)),
+            WakeUp::TryAgain if task == 0 => self.poll_by(Tick::from_nanos(0)),
             // The next may have it by now.
             WakeUp::Forced => self.in_order().for_each(|queue| queue.doubt_holders(true)),
-            WakeUp::Watch(left) => self.look(core.clock.now().after(*left + AFTER_THE_END)),
+            WakeUp::Watch(left) => self.poll_by(core.clock.now().after(*left + AFTER_THE_END)),
             // A client of Redisson's says that it is this one's turn.
             WakeUp::TryAgain => {
                 // And not a hold's that was believed here.
@@ -224,7 +224,7 @@ impl FairQueue {
                     queue.driver_wake().notify_one();
                 }
             }
-            // A waiter that is not told beside clients of Redisson's looks.
+            // Beside clients of Redisson's, a waiter that is not told polls.
             WakeUp::Deaf if task != 0 => {}
             WakeUp::Deaf => {
                 {
@@ -326,9 +326,9 @@ impl FairQueue {
         let mut state = self.state.lock();
         state.foreign = kept.foreign;
         state.next_task = next_task;
-        // What was heard since the send may ask for an earlier look.
+        // What was heard since the send may ask for an earlier poll.
         let at = sent.after(state.pause(core, kept.ttl));
-        state.look_at = state.look_at.min(at);
+        state.poll_at = state.poll_at.min(at);
     }
 }
 
@@ -377,14 +377,14 @@ impl WaiterGroup for FairQueue {
         let mut state = self.state.lock();
         let now = env.clock.now();
         state.foreign |= foreign;
-        let at = if state.message == LookMessage::ForTheNext {
-            state.message = LookMessage::None;
+        let at = if state.message == PollMessage::ForTheNext {
+            state.message = PollMessage::None;
             now
         } else {
             now.after(state.pause(env, left))
         };
-        if at < state.look_at {
-            state.look_at = at;
+        if at < state.poll_at {
+            state.poll_at = at;
             self.heartbeat_wake.notify_one();
         }
     }

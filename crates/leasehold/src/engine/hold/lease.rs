@@ -6,7 +6,7 @@
 //!   send. The server stated it after the send, so the lease ends here before it ends there, however late the reply
 //!   arrived. The [`margin`] covers clocks that do not run at the same speed.
 //! - **B2** The end on the server only moves forward, and so does ours: an answer that comes late or twice shortens nothing.
-//! - An end is final: once a look has found a [`LeaseTerm`] over, no renewal brings it back.
+//! - An end is final: once a check has found a [`LeaseTerm`] over, no renewal brings it back.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -36,16 +36,16 @@ pub(crate) fn free_for_users(id: &LockId, lease: Duration) -> Duration {
     }
 }
 
-/// Until when a hold lasts, or how it ended: one atomic number, so that looking costs one load.
+/// Until when a hold lasts, or how it ended: one atomic number, so that checking costs one load.
 #[derive(Debug)]
 pub(crate) struct LeaseTerm(AtomicU64);
 
-/// The result of a look at a [`LeaseTerm`].
+/// The result of a check of a [`LeaseTerm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It lasts until then.
     Valid(Tick),
-    /// It ran out, and this look is the first to notice: the caller that gets this tells the others.
+    /// It ran out, and this check is the first to notice: the caller that gets this tells the others.
     JustExpired,
     /// It is over.
     Ended(End),
@@ -90,8 +90,8 @@ impl LeaseTerm {
         LeaseTerm(AtomicU64::new(until.nanos()))
     }
 
-    /// Looks, and ends the term if it has run out: the look itself makes that final.
-    pub(crate) fn look(&self, now: Tick) -> Standing {
+    /// Checks, and ends the term if it has run out: the check itself makes that final.
+    pub(crate) fn check(&self, now: Tick) -> Standing {
         let mut seen = self.0.load(Ordering::Acquire);
         loop {
             if let Some(end) = End::from_code(seen) {
@@ -115,7 +115,7 @@ impl LeaseTerm {
             .then(|| Tick::from_nanos(seen))
     }
 
-    /// The result that a look would have, without the look: nothing becomes final by it.
+    /// The result that a check would have, without the check: nothing becomes final by it.
     #[cfg(feature = "sim")]
     pub(crate) fn peek(&self, now: Tick) -> Standing {
         let seen = self.0.load(Ordering::Acquire);
@@ -159,7 +159,7 @@ impl LeaseTerm {
         }
     }
 
-    /// Whether a look has found it over. Does not look at the clock itself.
+    /// Whether a check has found it over. Does not look at the clock itself.
     pub(crate) fn is_over(&self) -> bool {
         End::from_code(self.0.load(Ordering::Acquire)).is_some()
     }
@@ -206,17 +206,17 @@ mod tests {
     #[test]
     fn a_lease_shorter_than_its_margin_is_never_valid() {
         let term = LeaseTerm::until(valid_until(at(0), 2 * MS));
-        assert_eq!(term.look(at(0)), Standing::JustExpired);
+        assert_eq!(term.check(at(0)), Standing::JustExpired);
     }
 
     #[test]
     fn an_expired_term_is_not_brought_back_by_a_late_renewal() {
         let term = LeaseTerm::until(at(10));
-        assert_eq!(term.look(at(9)), Standing::Valid(at(10)));
+        assert_eq!(term.check(at(9)), Standing::Valid(at(10)));
         assert_eq!(term.prolong(at(50), at(10)), Standing::JustExpired);
         let expired = Standing::Ended(End::Lost(LostReason::Expired));
         assert_eq!(term.prolong(at(50), at(9)), expired);
-        assert_eq!(term.look(at(9)), expired);
+        assert_eq!(term.check(at(9)), expired);
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
         assert!(term.end(End::Lost(LostReason::Replaced)));
         assert!(!term.end(End::Released));
         assert_eq!(
-            term.look(at(0)),
+            term.check(at(0)),
             Standing::Ended(End::Lost(LostReason::Replaced))
         );
     }

@@ -123,9 +123,9 @@ struct HoldState {
     acknowledged: Option<Box<Acknowledged>>,
 }
 
-/// The result of the watchdog's look at a hold.
-pub(crate) enum Look {
-    /// Ask the server: renew it, or see whether it is still ours; once in this interval. And look again at the end of its lease.
+/// The result of the watchdog's check of a hold.
+pub(crate) enum WatchdogCheck {
+    /// Ask the server: renew it, or see whether it is still ours; once in this interval. And check again at the end of its lease.
     Ask { every: Duration, end: Tick },
     /// Nothing to do before.
     Later(Tick),
@@ -233,9 +233,9 @@ impl Hold {
             // Bug 224: an address may lead to another server by now, which has never heard of this lease.
             _ if !self.is_confirmed() => self.verify_soon(),
             NextStep::Renew(every) => self.sink.watchdog().renew(self, every, sent),
-            NextStep::Look(at) => {
+            NextStep::Check(at) => {
                 let end = self.term.ends_at().unwrap_or(at);
-                self.sink.watchdog().look_at(self, at.min(end));
+                self.sink.watchdog().check_at(self, at.min(end));
             }
         }
     }
@@ -363,7 +363,7 @@ impl Hold {
         self.term.is_over()
     }
 
-    /// Whether its lease lasts still. Not a look, so it can be asked under the queue's lock.
+    /// Whether its lease lasts still. Not a check, so it can be asked under the queue's lock.
     pub(crate) fn is_believed(&self) -> bool {
         let until = self.term.ends_at();
         until.is_some_and(|until| self.env().clock.now() < until)
@@ -442,10 +442,10 @@ impl Hold {
         is(self.spec().access) || kind == LockKind::RwLock && forms.into_iter().any(is)
     }
 
-    /// Whether the holder may rely on it now. The look that finds its end tells all tasks that wait for the loss.
+    /// Whether the holder may rely on it now. The check that finds its end tells all tasks that wait for the loss.
     pub(crate) fn standing(self: &Arc<Self>) -> Result<Duration, End> {
         let now = self.env().clock.now();
-        match self.term.look(now) {
+        match self.term.check(now) {
             Standing::Valid(until) => Ok(until.since(now)),
             Standing::JustExpired => {
                 self.on_lost(LostReason::Expired);
@@ -521,7 +521,7 @@ impl Hold {
     /// It may have been taken from its holder: it is verified at `at`, by a renewal that comes early.
     pub(crate) fn doubt(self: &Arc<Self>, at: Tick) {
         self.doubted.store(true, Ordering::Release);
-        self.sink.watchdog().look_at(self, at);
+        self.sink.watchdog().check_at(self, at);
     }
 
     /// Whether the server is to be asked, whenever its next renewal would be due.
@@ -530,8 +530,8 @@ impl Hold {
     }
 
     fn verify_soon(self: &Arc<Self>) {
-        // The earliest that a look can be asked for: zero says that it stands on no list.
-        self.sink.watchdog().look_at(self, Tick::from_nanos(1));
+        // The earliest that a check can be asked for: zero says that it stands on no list.
+        self.sink.watchdog().check_at(self, Tick::from_nanos(1));
     }
 
     /// How the hold was lost of which the server says that it is not ours.
@@ -614,18 +614,18 @@ impl Hold {
         }
     }
 
-    /// The watchdog's look: ask, wait, or it is over.
-    pub(crate) fn look(self: &Arc<Self>, now: Tick) -> Look {
+    /// The watchdog's check: ask, wait, or it is over.
+    pub(crate) fn watchdog_check(self: &Arc<Self>, now: Tick) -> WatchdogCheck {
         let Some(until) = self.valid_until(now) else {
-            return Look::Over;
+            return WatchdogCheck::Over;
         };
         let state = self.state.lock();
         let every = state.spec.ask_every();
         if state.lasts(until) && until <= now.after(every / 2) && !self.is_to_be_verified() {
-            // It lasts up to its cap, and the end is near: no renewal could prolong it, so the next look is at the end.
-            return Look::Later(until);
+            // It lasts up to its cap, and the end is near: no renewal could prolong it, so the next check is at the end.
+            return WatchdogCheck::Later(until);
         }
-        Look::Ask { every, end: until }
+        WatchdogCheck::Ask { every, end: until }
     }
 
     /// How often it is asked about, and the end of its lease, of a hold that is to be asked about now; `None`: it is over.
@@ -668,9 +668,9 @@ impl Hold {
         })
     }
 
-    /// Until when it can be relied on; `None` if it is over. The first look to find that tells it.
+    /// Until when it can be relied on; `None` if it is over. The first check to find that tells it.
     fn valid_until(self: &Arc<Self>, now: Tick) -> Option<Tick> {
-        match self.term.look(now) {
+        match self.term.check(now) {
             Standing::Valid(until) => Some(until),
             Standing::JustExpired => {
                 self.on_lost(LostReason::Expired);
@@ -680,7 +680,7 @@ impl Hold {
         }
     }
 
-    /// The answer to a renewal that was sent at `sent`. Returns what the watchdog is to do next, unless that is to look at it.
+    /// The answer to a renewal that was sent at `sent`. Returns what the watchdog is to do next, unless that is to check it.
     pub(crate) fn renewed(
         self: &Arc<Self>,
         asked: &Due,
@@ -717,7 +717,7 @@ impl Hold {
                 self.note_between(EventKind::RenewalFailed);
                 if let Some(until) = self.valid_until(now) {
                     story::is_at_risk(self.id(), self.lease, until.since(now));
-                    self.sink.watchdog().look_at(self, again.min(until));
+                    self.sink.watchdog().check_at(self, again.min(until));
                 }
             }
         }
@@ -748,7 +748,7 @@ impl Hold {
                 match next {
                     _ if self.is_to_be_verified() => self.verify_soon(),
                     NextStep::Renew(every) => return Some(every),
-                    NextStep::Look(at) => self.sink.watchdog().look_at(self, at.min(until)),
+                    NextStep::Check(at) => self.sink.watchdog().check_at(self, at.min(until)),
                 }
             }
             Standing::JustExpired => self.on_lost(LostReason::Expired),
@@ -808,8 +808,8 @@ impl Due {
 enum NextStep {
     /// Its renewal, once in this interval, and nothing else.
     Renew(Duration),
-    /// A look at it.
-    Look(Tick),
+    /// A check of it.
+    Check(Tick),
 }
 
 impl HoldState {
@@ -848,7 +848,7 @@ impl HoldState {
         let every = self.spec.ask_every();
         if self.spec.is_fixed() || self.cap().is_some() {
             // Fixed leases that were taken at about the same time are verified by one script.
-            NextStep::Look(self.capped(slot(sent, every, 0)))
+            NextStep::Check(self.capped(slot(sent, every, 0)))
         } else {
             NextStep::Renew(every)
         }

@@ -136,11 +136,11 @@ pub(crate) struct Terms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// It is told.
-    Told,
-    /// It is told; but while a holder has it that tells no waiter, it looks by itself after these pauses.
-    ToldOrLooks(PollRange),
-    /// It looks by itself after these pauses, and listens to nothing: so no client can tell that it waits.
-    Looks(PollRange),
+    Notified,
+    /// It is told; but while a holder has it that tells no waiter, it polls after these pauses.
+    NotifiedOrPolls(PollRange),
+    /// It polls after these pauses, and listens to nothing: so no client can tell that it waits.
+    Polls(PollRange),
     /// It is told when its turn has come: the server knows each task that waits, and their order. In this process each has
     /// a queue of its own (`fair/`).
     InTurn,
@@ -150,9 +150,11 @@ impl Waits {
     /// The same with these pauses, if there are any.
     pub(crate) fn with(self, first: Duration, most: Duration) -> Result<Waits, Error> {
         Ok(match self {
-            Waits::ToldOrLooks(usual) => Waits::ToldOrLooks(check_backoff(first, most, usual)?),
-            Waits::Looks(usual) => Waits::Looks(check_backoff(first, most, usual)?),
-            Waits::Told | Waits::InTurn => self,
+            Waits::NotifiedOrPolls(usual) => {
+                Waits::NotifiedOrPolls(check_backoff(first, most, usual)?)
+            }
+            Waits::Polls(usual) => Waits::Polls(check_backoff(first, most, usual)?),
+            Waits::Notified | Waits::InTurn => self,
         })
     }
 
@@ -161,15 +163,15 @@ impl Waits {
     }
 
     pub(crate) fn listens(self) -> bool {
-        !matches!(self, Waits::Looks(_))
+        !matches!(self, Waits::Polls(_))
     }
 
-    /// The pauses after which it looks by itself, beside a holder that is `silent` or not.
+    /// The pauses after which it polls, beside a holder that is `silent` or not.
     pub(crate) fn backoff(self, silent: bool) -> Option<PollRange> {
         match self {
-            Waits::Looks(backoff) => Some(backoff),
-            Waits::ToldOrLooks(backoff) if silent => Some(backoff),
-            Waits::Told | Waits::ToldOrLooks(_) | Waits::InTurn => None,
+            Waits::Polls(backoff) => Some(backoff),
+            Waits::NotifiedOrPolls(backoff) if silent => Some(backoff),
+            Waits::Notified | Waits::NotifiedOrPolls(_) | Waits::InTurn => None,
         }
     }
 }

@@ -74,9 +74,9 @@ enum OursFirst {
 }
 
 impl Beside {
-    fn of<T>(&self, id: &LockId, look: impl FnOnce(&mut TheirTurns) -> T) -> Option<T> {
+    fn of<T>(&self, id: &LockId, with: impl FnOnce(&mut TheirTurns) -> T) -> Option<T> {
         let any = self.any.load(Ordering::Relaxed);
-        any.then(|| self.all.lock().get_mut(id).map(look)).flatten()
+        any.then(|| self.all.lock().get_mut(id).map(with)).flatten()
     }
 
     /// How many holds a release tells of that ends so many in a row. `None`: this process knows of no others.

@@ -89,7 +89,7 @@ impl SharedHolds {
     }
 }
 
-/// Whether enough is left of a hold for others to share it. Not a look: under the queue's lock no loss may be told.
+/// Whether enough is left of a hold for others to share it. Not a check: under the queue's lock no loss may be told.
 pub(crate) fn is_fresh(hold: &Hold, spec: &Spec, now: Tick) -> bool {
     let fresh = |until: Tick| now < until && until.since(now) > spec.lease() / 3;
     hold.term.ends_at().is_some_and(fresh)
@@ -97,7 +97,7 @@ pub(crate) fn is_fresh(hold: &Hold, spec: &Spec, now: Tick) -> bool {
 
 /// A lease is handed on while most of it is left, so that the next holder needs no renewal at once.
 pub(crate) fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
-    match hold.term.look(now) {
+    match hold.term.check(now) {
         Standing::Valid(until) => until.since(now) > spec.lease() / 3,
         _ => false,
     }

@@ -57,7 +57,7 @@ pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
             },
             Step::Listen => driver.listen().await,
             Step::Wait(left) => driver.wait(Pause::For(driver.until_told(left))).await,
-            Step::Look(pause) => {
+            Step::Poll(pause) => {
                 let next = driver.wait(Pause::For(pause)).await;
                 driver.untold = false;
                 next
@@ -83,8 +83,8 @@ struct Driver<'a> {
     number: u32,
     next: Step,
     backoff: Backoff,
-    /// How often in a row it has looked by itself.
-    looks: u32,
+    /// How often in a row it has polled.
+    polls: u32,
     /// Until when the holder's lease lasts, of which the server said so last.
     held_until: Tick,
     /// No message ended its wait.
@@ -99,8 +99,8 @@ enum Step {
     Listen,
     /// Wait for a wake-up, at most until the holder's lease ends.
     Wait(Option<Duration>),
-    /// No holder tells when the name is free: look after this pause.
-    Look(Duration),
+    /// No holder tells when the name is free: poll after this pause.
+    Poll(Duration),
     /// Wait until its turn has come, behind a holder whose lease ends in so long; beside clients of another library or not.
     Turn {
         left: Option<Duration>,
@@ -133,7 +133,7 @@ impl<'a> Driver<'a> {
                 Start::Listen | Start::Wait { .. } => Step::Listen,
             },
             backoff: Backoff::of_request(),
-            looks: 0,
+            polls: 0,
             // No server has said yet how long the holder's lease lasts, so no grant counts as an early one.
             held_until: Tick::MAX,
             untold: false,
@@ -335,7 +335,7 @@ impl<'a> Driver<'a> {
             Step::Ask
         } else if unsettled && listening {
             // What is settled frees the name for its waiters; if it was not what held the name, none is told.
-            Step::Look(self.backoff.next())
+            Step::Poll(self.backoff.next())
         } else if self.queue.id.is_of_task() && listening {
             if silent && !own {
                 Step::ListenOwn
@@ -345,8 +345,8 @@ impl<'a> Driver<'a> {
                     foreign: silent,
                 }
             }
-        } else if let Some(pause) = self.look_after(state, silent && listening, left) {
-            Step::Look(pause)
+        } else if let Some(pause) = self.poll_after(state, silent && listening, left) {
+            Step::Poll(pause)
         } else if listening {
             Step::Wait(left)
         } else {
@@ -488,7 +488,7 @@ impl Sending {
     }
 }
 
-// How a driver waits: it is told, or it looks by itself.
+// How a driver waits: it is told, or it polls.
 
 /// A lease that ends is over on the server by so much later.
 pub(crate) const AFTER_THE_END: Duration = Duration::from_millis(2);
@@ -496,7 +496,7 @@ pub(crate) const AFTER_THE_END: Duration = Duration::from_millis(2);
 /// How long a driver waits for a wake-up.
 pub(crate) enum Pause {
     For(Duration),
-    /// The heartbeat of its fair queue looks for it: when the holder's lease ends, at the latest.
+    /// The heartbeat of its fair queue polls for it: when the holder's lease ends, at the latest.
     UntilTold {
         left: Option<Duration>,
         foreign: bool,
@@ -511,9 +511,9 @@ impl Driver<'_> {
         left.map_or(poll, |left| poll.min(left + AFTER_THE_END))
     }
 
-    /// The pause of a waiter that looks by itself, beside a holder that is `silent` or not and of whose lease `left` remains.
+    /// The pause of a waiter that polls, beside a holder that is `silent` or not and of whose lease `left` remains.
     /// `None`: it is told.
-    pub(crate) fn look_after(
+    pub(crate) fn poll_after(
         &mut self,
         state: &mut Locked<'_, QueueState>,
         silent: bool,
@@ -521,11 +521,11 @@ impl Driver<'_> {
     ) -> Option<Duration> {
         let first = state.first_live_waiter();
         let Some(backoff) = first.and_then(|first| first.waits.backoff(silent)) else {
-            self.looks = 0;
+            self.polls = 0;
             return None;
         };
-        let pause = backoff.pause(self.looks);
-        self.looks += 1;
+        let pause = backoff.pause(self.polls);
+        self.polls += 1;
         self.backoff.reset();
         Some(left.map_or(pause, |left| pause.min(left + AFTER_THE_END)))
     }
@@ -588,7 +588,7 @@ impl Driver<'_> {
     /// Lets others try first for so long, unless it is woken.
     pub(crate) async fn give_way(&mut self, way: Duration) -> Step {
         let mut wake = pin!(self.queue.driver_wake().notified());
-        // Registered before the look: a message in between wakes it (L1).
+        // Registered before the poll: a message in between wakes it (L1).
         wake.as_mut().enable();
         if self.left_to_others().is_some() {
             tokio::select! {
@@ -600,7 +600,7 @@ impl Driver<'_> {
         Step::Ask
     }
 
-    /// Learns to hear what a client of Redisson's says to this waiter alone. If that is refused, it looks.
+    /// Learns to hear what a client of Redisson's says to this waiter alone. If that is refused, it polls.
     pub(crate) async fn listen_own(&mut self) -> Step {
         if let Some(heard) = self.queue.hear_own() {
             let _ = heard.await;
@@ -612,7 +612,7 @@ impl Driver<'_> {
     pub(crate) async fn wait(&mut self, pause: Pause) -> Step {
         let mut until = match pause {
             Pause::For(pause) => self.core.clock.now().after(pause),
-            // The heartbeat of the fair queue looks for all its waiters, so this one has no alarm of its own.
+            // The heartbeat of the fair queue polls for all its waiters, so this one has no alarm of its own.
             Pause::UntilTold { .. } => Tick::MAX,
         };
         loop {
@@ -632,7 +632,7 @@ impl Driver<'_> {
                 if state.first_asks_once() || first.is_none() || first != state.asked() || unsaid {
                     return Step::Ask;
                 }
-                // The message may be late: it only brings the next look nearer.
+                // The message may be late: it only brings the next poll nearer.
                 if let Some(ends) = state.remote().watched.take() {
                     until = until.min(ends.after(AFTER_THE_END));
                     self.held_until = self.held_until.min(ends);
@@ -672,14 +672,14 @@ impl Driver<'_> {
 
 // How the queue of a name hears of the server: wake-ups, their loss, and the end of a subscription.
 
-/// How often a release looks whether a client waits on a classic channel, where ours are sharded (Redisson before 3.27): neither wakes the other.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often a release checks whether a client waits on a classic channel, where ours are sharded (Redisson before 3.27): neither wakes the other.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 impl Queue {
     /// After a release: whether a client waits that was not told of it.
-    pub(super) fn look_for_classic(&self, core: &Arc<Queues>) {
+    pub(super) fn check_for_classic(&self, core: &Arc<Queues>) {
         let backend = &core.backend;
-        if !backend.is_sharded() || !core.classic[0].may(core.clock.now(), LOOK_EVERY) {
+        if !backend.is_sharded() || !core.classic[0].may(core.clock.now(), CHECK_EVERY) {
             return;
         }
         let (name, heard) = (self.id.name.clone(), backend.classic_listeners(&self.id));
@@ -702,7 +702,7 @@ impl Queue {
         }
     }
 
-    /// The waiters are answered, and do not hear: each look ends that trouble and begins another, so it is told once in a while, of
+    /// The waiters are answered, and do not hear: each poll ends that trouble and begins another, so it is told once in a while, of
     /// all that wait. A server that cannot be used at all is told of by itself.
     pub(crate) fn warn_of_deafness(&self, core: &Queues, failure: &Failure) {
         let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
@@ -720,7 +720,7 @@ impl Queue {
     }
 
     /// The driver is told to ask the server: now, or when the lease of the holder that it watches is over.
-    pub(crate) fn look(&self, watched: Option<Tick>) {
+    pub(crate) fn poll_now(&self, watched: Option<Tick>) {
         let mut state = self.lock();
         // An idle queue has no driver, and the holder's queue asks when it gives the name back.
         if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
@@ -830,7 +830,7 @@ impl Queues {
 /// After so long a task that waits behind a holder of its process has this listen: most waits are over by then, and cost the server nothing.
 pub(crate) const HEAR_AFTER: Duration = Duration::from_secs(1);
 
-/// Where there was nothing to do for a task that waits, it looks again after this time.
+/// Where there was nothing to do for a task that waits, it polls again after this time.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A message has a hold verified once in this time. A younger hold is verified when it is so old: the message may be a late word
@@ -868,7 +868,7 @@ impl Queue {
     }
 
     /// This task has waited for a while. If a holder of its process has the lock, the process hears from now on if it is taken from that.
-    /// Returns after which time it is to look again; `None`: that is all.
+    /// Returns after which time it is to poll again; `None`: that is all.
     pub(crate) fn attend(self: &Arc<Self>, number: i64) -> Option<Duration> {
         if let Some(fair_queue) = self.core.fair_queue(&self.id) {
             // Redisson tells the next in turn alone that a lock was unlocked by force.
@@ -893,7 +893,7 @@ impl Queue {
         };
         let waits = hold.spec().waits;
         if !waits.listens() {
-            // Only the first looks, as often as it would if another process held it.
+            // Only the first polls, as often as it would if another process held it.
             if state.first_number() != Some(number) {
                 return Some(AGAIN);
             }

@@ -706,7 +706,7 @@ impl Drop for WaitTicket {
             // Between these two locks another caller has found it gone, at the front.
             Err(_) if until_now => 0,
             Err(_) => {
-                // It was served. A driver would look whether others wait; a holder of this process does not.
+                // It was served. A driver would check whether others wait; a holder of this process does not.
                 if matches!(state.phase, Phase::Idle | Phase::Held(_)) {
                     drop(self.queue.stop_listening(&self.queue.core, &mut state));
                 }

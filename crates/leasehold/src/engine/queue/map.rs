@@ -46,7 +46,7 @@ pub(crate) struct Queues {
     pub(crate) groups: Arc<dyn WaiterGroups>,
     /// Limits the warning that waiters cannot hear.
     pub(crate) warned_of_deafness: Seldom,
-    /// Of clients on classic channels, where ours are sharded: limits the looks for them, and the warnings.
+    /// Of clients on classic channels, where ours are sharded: limits the checks for them, and the warnings.
     pub(crate) classic: [Seldom; 2],
 }
 
@@ -59,7 +59,7 @@ struct DetachedIds {
 }
 
 impl DetachedIds {
-    /// Fewer are not worth a look.
+    /// Fewer are not worth a check.
     const FEW: usize = 32;
 
     fn add(&mut self, lease: LeaseId, until: Tick, now: Tick) {
@@ -259,7 +259,7 @@ impl Queues {
             (WakeUp::TryAgain | WakeUp::Turns(_), queue) => {
                 self.beside.hear(id, wake_up, self.env.clock.now());
                 if let Some(queue) = queue {
-                    queue.look(None);
+                    queue.poll_now(None);
                     // A release of a name that this process believes it holds: another may have unlocked it by force. (A release of permits
                     // says nothing of others' permits.)
                     if id.kind != LockKind::LeasedSemaphore {
@@ -268,7 +268,7 @@ impl Queues {
                 }
             }
             (WakeUp::Watch(left), Some(queue)) => {
-                queue.look(Some(self.env.clock.now().after(left)));
+                queue.poll_now(Some(self.env.clock.now().after(left)));
             }
             (WakeUp::Deaf, Some(queue)) => queue.became_deaf(),
             (WakeUp::Forced, Some(queue)) => queue.doubt_holders(true),

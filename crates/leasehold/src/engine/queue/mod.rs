@@ -326,7 +326,7 @@ impl Queue {
             Phase::WaitingRemote if next.is_none() || first && state.asked() != next => {
                 self.driver_wake().notify_one();
             }
-            // A driver that does not sleep looks before it does.
+            // A driver that does not sleep polls before it does.
             _ => {}
         }
     }

@@ -42,7 +42,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     if let Some(step) = others_stay(queue, &hold, guard) {
         return step;
     }
-    // Before the look, so that a hold found valid below was valid then, and no loss needs to be told.
+    // Before the check, so that a hold found valid below was valid then, and no loss needs to be told.
     let now = core.clock.now();
     if let Err(end) = hold.standing() {
         // The server may still hold it for a moment, or for longer if a renewal got through and its answer did not (B5).
@@ -78,7 +78,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         return ReleaseStep::Done(Ok(Released::Freed));
     }
     // To the server. From here on the lease id is not relied on any more (Q4), and nothing takes that back (B1).
-    // Not `standing()`: under the queue's lock no loss may be told. The next look at the hold tells it.
+    // Not `standing()`: under the queue's lock no loss may be told. The next check of the hold tells it.
     let until = hold.term.ends_at().unwrap_or(now);
     if !hold.term.end(End::Released) {
         drop(state);
@@ -413,7 +413,7 @@ impl Queue {
             queued,
         } = *answered;
         // Before the lock: it sends a request.
-        self.look_for_classic(core);
+        self.check_for_classic(core);
         let is_permits = matches!(hold.spec().access, Access::Permits(_));
         let now = core.clock.now();
         let mut state = self.lock();

@@ -42,7 +42,7 @@ impl QueueState {
 
     /// The request of the first live waiter.
     pub(crate) fn first_live_waiter(&mut self) -> Option<Spec> {
-        // A dropped `lock()` leaves its entry behind: the next look at the front removes it.
+        // A dropped `lock()` leaves its entry behind: the next check of the front removes it.
         while self.waiters.front().is_some_and(|w| w.answer.is_closed()) {
             self.pop_waiter();
         }
@@ -223,7 +223,7 @@ impl Locked<'_, QueueState> {
                 true
             }
             // Q5: the guard's drop must do nothing.
-            // The caller left between the look and the answer. The hold goes to the next waiter, so it must not be released here.
+            // The caller left between the check and the answer. The hold goes to the next waiter, so it must not be released here.
             Err(Ok(Some(guard))) => {
                 drop(guard.defuse());
                 false
@@ -324,7 +324,7 @@ impl QueueState {
     }
 
     /// Whether a newcomer that does not wait can be refused without a request: a task of this process has the name, or waits for it and
-    /// is served before. A driver without a waiter knows nothing: it has not looked since the last one left. Nor what a newcomer changes
+    /// is served before. A driver without a waiter knows nothing: it has not polled since the last one left. Nor what a newcomer changes
     /// that says how many permits there are.
     pub(crate) fn is_taken(&mut self, spec: &Spec) -> bool {
         match &self.phase {

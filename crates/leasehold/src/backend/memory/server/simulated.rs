@@ -6,7 +6,7 @@ use super::{MemoryServer, Shared, Store};
 use crate::{
     backend::{
         EpochChange,
-        memory::store::look::{Held, Snapshot},
+        memory::store::snapshot::{Held, Snapshot},
         redis::slot,
         simulated::{
             cluster::SlotOwners,
@@ -160,8 +160,8 @@ impl MemoryServer {
     pub fn open(&self, name: &str) -> Vec<Hint> {
         let id = number_at(LockKind::Latch, name);
         let open = |id| {
-            if let Some(looker) = self.scripts().and_then(|scripts| scripts.looker()) {
-                looker.open(&id);
+            if let Some(inspector) = self.scripts().and_then(|scripts| scripts.inspector()) {
+                inspector.open(&id);
             }
             self.carry_out_simulated(|store| store.open(&id)).1
         };
@@ -173,8 +173,8 @@ impl MemoryServer {
     pub fn give_back(&self, held: &Held) -> Vec<Hint> {
         let id = number_at(LockKind::Semaphore, &held.name);
         let give_back = |id| {
-            if let Some(looker) = self.scripts().and_then(|scripts| scripts.looker()) {
-                looker.give_back(&id, held);
+            if let Some(inspector) = self.scripts().and_then(|scripts| scripts.inspector()) {
+                inspector.give_back(&id, held);
             }
             self.carry_out_simulated(|store| store.give_back(&id, held))
                 .1

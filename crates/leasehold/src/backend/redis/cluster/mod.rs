@@ -204,8 +204,8 @@ impl Cluster {
         self.shared.send(self.patiently(name, ask), step)
     }
 
-    /// Looks at a lock, without the labels of its clients.
-    fn look(&self, id: LockId) -> Reply<Inspection> {
+    /// Inspects a lock, without the labels of its clients.
+    fn inspect_unlabelled(&self, id: LockId) -> Reply<Inspection> {
         let name = id.name.clone();
         self.patient(&name, AskRule::MayFollow, move |redis| {
             redis.inspect(id.clone())
@@ -314,7 +314,7 @@ impl LockSteps for Cluster {
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
         let (shared, name) = (Arc::clone(&self.shared), id.name.clone());
-        let found = self.look(id);
+        let found = self.inspect_unlabelled(id);
         Box::pin(async move {
             let mut found = found.await?;
             let lock_at = shared.nodes.owner(slot(name.wire()));
@@ -325,9 +325,12 @@ impl LockSteps for Cluster {
 
     fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
         let shared = Arc::clone(&self.shared);
-        let looks: Vec<_> = ids.iter().map(|id| self.look(id.clone())).collect();
+        let inspections: Vec<_> = ids
+            .iter()
+            .map(|id| self.inspect_unlabelled(id.clone()))
+            .collect();
         Box::pin(async move {
-            let mut found = all_of(&ids, looks).await?;
+            let mut found = all_of(&ids, inspections).await?;
             let mut all: Vec<_> = found.iter_mut().map(|(_, found)| found).collect();
             labels::add(&shared, &mut all, None).await;
             Ok(found)

@@ -114,11 +114,11 @@ impl Discovery {
     }
 
     /// Who may be asked now and then whether the server is another by now; `None`: it is at one address.
-    pub(super) fn lookout(&self) -> Option<Lookout> {
+    pub(super) fn poller(&self) -> Option<SentinelPoller> {
         let Discovery::Sentinels(sentinels) = self else {
             return None;
         };
-        Some(Lookout {
+        Some(SentinelPoller {
             sentinels: Arc::clone(sentinels),
             lines: SentinelLines::new(),
         })
@@ -184,14 +184,14 @@ impl Discovery {
 }
 
 /// Asks sentinels now and then, where messages are missed: of a user that may not hear them, or of a connection that is dead.
-pub(super) struct Lookout {
+pub(super) struct SentinelPoller {
     sentinels: Arc<Sentinels>,
     lines: SentinelLines,
 }
 
-impl Lookout {
-    pub(super) async fn look(&mut self) {
-        self.sentinels.look(&mut self.lines).await;
+impl SentinelPoller {
+    pub(super) async fn poll(&mut self) {
+        self.sentinels.poll(&mut self.lines).await;
     }
 
     /// Nothing is asked for a while.

@@ -139,7 +139,7 @@ impl Sentinels {
     }
 
     /// Asks those that are up, on connections that are kept, whether they say something else by now.
-    pub(super) async fn look(self: &Arc<Self>, lines: &mut SentinelLines) {
+    pub(super) async fn poll(self: &Arc<Self>, lines: &mut SentinelLines) {
         let (all, number, word) = {
             let mut known = self.known.lock();
             (known.asked(), known.question(), known.said_by_all())
@@ -148,14 +148,14 @@ impl Sentinels {
         for sentinel in all {
             lines.entry(sentinel).or_default();
         }
-        let looks = lines.iter_mut().map(async |(sentinel, line)| {
+        let answers = lines.iter_mut().map(async |(sentinel, line)| {
             let answer = self.group.ask_again(sentinel, line, word.as_ref()).await;
             match answer.transpose() {
                 Some(said) => self.note(sentinel, number, &said),
                 None => self.known.lock().says_still(sentinel, number),
             }
         });
-        futures_util::future::join_all(looks).await;
+        futures_util::future::join_all(answers).await;
         self.judge_again();
     }
 

@@ -263,13 +263,13 @@ impl Wire for ExclusiveWire {
     fn count(&'static self, caller: &Caller, step: Count) -> Reply<Counted> {
         if self.kind == LockKind::PlainMutex {
             // The string has no room for a count: the server is asked only whether the hold is there.
-            let look = Renew {
+            let check = Renew {
                 id: step.id,
                 access: step.access,
                 lease: step.lease,
                 lease_ms: 0,
             };
-            return caller.call(self.renewed(caller, &[look]), |reply| {
+            return caller.call(self.renewed(caller, &[check]), |reply| {
                 Some(match renewals(reply, 1)?[..] {
                     [Renewal::Extended] => Counted::Written,
                     _ => Counted::NotOurs,

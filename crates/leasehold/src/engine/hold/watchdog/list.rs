@@ -1,4 +1,4 @@
-//! Which holds must be looked at or renewed, and when. A data structure: no task, no clock and no lock of its own.
+//! Which holds must be checked or renewed, and when. A data structure: no task, no clock and no lock of its own.
 
 use std::{
     collections::{BTreeMap, btree_map::OccupiedEntry},
@@ -68,12 +68,12 @@ pub(crate) trait Watched {
 #[derive(Debug)]
 pub(super) struct List<H> {
     slots: BTreeMap<Tick, Slot<H>>,
-    looks: BTreeMap<Alone, Arc<H>>,
-    /// Holds that were looked at, and are to be asked about since then. Each is also among `looks`, at its end.
+    checks: BTreeMap<Alone, Arc<H>>,
+    /// Holds that were checked, and are to be asked about since then. Each is also among `checks`, at its end.
     asks: BTreeMap<Tick, Slot<H>>,
 }
 
-/// When to look, and at which hold. In the same order each time: a simulation must be able to replay it.
+/// When to check, and which hold. In the same order each time: a simulation must be able to replay it.
 type Alone = (Tick, LeaseId);
 
 fn alone(at: Tick, hold: &impl Watched) -> Alone {
@@ -94,7 +94,7 @@ impl<H> Default for List<H> {
     fn default() -> Self {
         List {
             slots: BTreeMap::new(),
-            looks: BTreeMap::new(),
+            checks: BTreeMap::new(),
             asks: BTreeMap::new(),
         }
     }
@@ -103,7 +103,7 @@ impl<H> Default for List<H> {
 impl<H: Watched> List<H> {
     pub(super) fn len(&self) -> usize {
         let in_slots: usize = self.slots.values().map(|slot| slot.holds.len()).sum();
-        in_slots + self.looks.len()
+        in_slots + self.checks.len()
     }
 
     pub(super) fn take_off(&mut self, hold: &Arc<H>) {
@@ -111,7 +111,7 @@ impl<H: Watched> List<H> {
             return;
         };
         if index == ALONE {
-            self.looks.remove(&alone(at, &**hold));
+            self.checks.remove(&alone(at, &**hold));
         } else if let Some(slot) = self.slots.get_mut(&at) {
             let index = index as usize;
             slot.holds.swap_remove(index);
@@ -122,10 +122,10 @@ impl<H: Watched> List<H> {
         }
     }
 
-    /// Puts a hold among those to be looked at.
+    /// Puts a hold among those to be checked.
     pub(super) fn put_alone(&mut self, hold: &Arc<H>, at: Tick) {
         hold.watched_at().set(at, ALONE as usize);
-        self.looks.insert(alone(at, &**hold), Arc::clone(hold));
+        self.checks.insert(alone(at, &**hold), Arc::clone(hold));
     }
 
     /// Puts a hold among those to be renewed, once in this interval.
@@ -148,21 +148,21 @@ impl<H: Watched> List<H> {
 
     /// Takes off all that are not under way.
     pub(super) fn take_all(&mut self) -> Vec<Arc<H>> {
-        // Each of these is among `looks`, too.
+        // Each of these is among `checks`, too.
         drop(self.take_asks());
         let slots = mem::take(&mut self.slots).into_values();
         let mut all: Vec<_> = slots.flat_map(|slot| slot.holds).collect();
-        all.extend(mem::take(&mut self.looks).into_values());
+        all.extend(mem::take(&mut self.checks).into_values());
         for hold in &all {
             hold.watched_at().clear();
         }
         all
     }
 
-    /// The holds to look at one by one, if they are due, and how many of them waited for a batch in vain.
+    /// The holds to check one by one, if they are due, and how many of them waited for a batch in vain.
     pub(super) fn due_alone(&mut self, now: Tick) -> (Vec<Arc<H>>, usize) {
         let mut due = Vec::new();
-        while let Some(first) = self.looks.first_entry()
+        while let Some(first) = self.checks.first_entry()
             && first.key().0 <= now
         {
             due.push(first.remove());
@@ -224,14 +224,14 @@ impl<H: Watched> List<H> {
         {
             first.remove();
         }
-        let look = self.looks.first_key_value().map(|((at, _), _)| *at);
+        let check = self.checks.first_key_value().map(|((at, _), _)| *at);
         let due = self.asks.iter().chain(self.slots.range(..=now));
         let times = due.flat_map(|(&at, slot)| [slot.late_at(at), slot.jammed_at(at)]);
         let coming = self.slots.range((Excluded(now), Unbounded)).next();
         let times = times
             .filter(|&at| at > now)
             .chain(coming.map(|(&at, _)| at));
-        look.into_iter().chain(times).min().unwrap_or(Tick::MAX)
+        check.into_iter().chain(times).min().unwrap_or(Tick::MAX)
     }
 }
 

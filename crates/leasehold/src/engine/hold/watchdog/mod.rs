@@ -1,18 +1,18 @@
 //! Renews leases that are due, and tells holders of their loss.
 //!
 //! One task per client, no task and no timer per lease. Every hold is on the list at the instant at which
-//! it must be looked at or renewed again:
+//! it must be checked or renewed again:
 //!
 //! - Most are only to be renewed. They stand in *slots*, together with all that are due at about the same time, and
-//!   the batch that renews them is the first to look at them. Holds that are renewed together stay together, in the
+//!   the batch that renews them is the first to check them. Holds that are renewed together stay together, in the
 //!   order in which they were taken: memory is then read in that order too, here and on the server, and that is
 //!   most of the cost of a renewal.
-//! - The others are looked at one by one, each at its own instant: leases that end, by themselves or by
+//! - The others are checked one by one, each at its own instant: leases that end, by themselves or by
 //!   `max_hold`, and all whose renewal has failed.
 //!
 //! A hold on its way to the server is on no list: the task that carries it brings it back within its patience,
-//! even if the server does not answer. If its lease could end before that, it is to be looked at then, so that its
-//! loss is told in time. For the same reason the holds of a slot whose batch does not come are looked at one by one.
+//! even if the server does not answer. If its lease could end before that, it is to be checked then, so that its
+//! loss is told in time. For the same reason the holds of a slot whose batch does not come are checked one by one.
 //!
 //! When the server may have forgotten what it was told (`epochs.rs`), all holds are verified at once, in the same batches, before any that
 //! are due. A hold that was not confirmed since then, and is not ours there, is lost by that.
@@ -55,12 +55,12 @@ use crate::{
     engine::hold::watchdog::parts::turn_of,
     engine::hold::watchdog::shards::{SilentShards, TURN_MOST, by_shard},
     engine::hold::watchdog::wake_at::AtomicTick,
-    engine::hold::{Due, Hold, Look, Onward},
+    engine::hold::{Due, Hold, Onward, WatchdogCheck},
     outage::Seldom,
     user_callback,
 };
 
-/// All holds of a client that must be looked at or renewed.
+/// All holds of a client that must be checked or renewed.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     list: Mutex<List<Hold>>,
@@ -101,8 +101,8 @@ impl Default for Watchdog {
 }
 
 impl Watchdog {
-    /// Schedules a look at `hold` at `at`, and not before.
-    pub(crate) fn look_at(&self, hold: &Arc<Hold>, at: Tick) {
+    /// Schedules a check of `hold` at `at`, and not before.
+    pub(crate) fn check_at(&self, hold: &Arc<Hold>, at: Tick) {
         let mut list = self.list.lock();
         list.take_off(hold);
         // A hold is ended first and then forgotten, so one that ended meanwhile cannot slip back in here.
@@ -167,7 +167,7 @@ impl Watchdog {
         self.wake_up();
     }
 
-    /// Has the task look now. If there is anything to renew, it also sees to a connection.
+    /// Has the task check now. If there is anything to renew, it also sees to a connection.
     pub(crate) fn wake_up(&self) {
         self.wake(Tick::from_nanos(0));
     }
@@ -246,9 +246,9 @@ pub(crate) async fn run(
             }
             continue;
         }
-        // Before looking, so that a hold that comes meanwhile is not missed.
+        // Before checking, so that a hold that comes meanwhile is not missed.
         watchdog.wake_at.reset();
-        look_at_each(&watchdog, now);
+        check_each(&watchdog, now);
         send_due(&env, &watchdog, now);
         label::write_if_due(&env, &watchdog.label, now, &is_busy);
         let next = watchdog.list.lock().next(now);
@@ -256,14 +256,14 @@ pub(crate) async fn run(
     }
 }
 
-/// Looks at the holds whose time has come: tells losses, and puts those to be renewed among the asks. Waits for nothing.
-fn look_at_each(watchdog: &Arc<Watchdog>, now: Tick) {
+/// Checks the holds whose time has come: tells losses, and puts those to be renewed among the asks. Waits for nothing.
+fn check_each(watchdog: &Arc<Watchdog>, now: Tick) {
     if watchdog.epochs.has_begun() {
         // Those under way are on no list. Their answers are from before, so they are asked about again.
         let all = watchdog.list.lock().take_all();
         for hold in all {
             if let Some((every, end)) = hold.verification(now) {
-                watchdog.look_at(&hold, end);
+                watchdog.check_at(&hold, end);
                 watchdog.list.lock().put_among_asks(hold, every, now);
             }
         }
@@ -273,13 +273,13 @@ fn look_at_each(watchdog: &Arc<Watchdog>, now: Tick) {
         watchdog.say_late(jammed, now);
     }
     for hold in due {
-        match hold.look(now) {
-            Look::Ask { every, end } => {
-                watchdog.look_at(&hold, end);
+        match hold.watchdog_check(now) {
+            WatchdogCheck::Ask { every, end } => {
+                watchdog.check_at(&hold, end);
                 watchdog.list.lock().put_among_asks(hold, every, now);
             }
-            Look::Later(at) => watchdog.look_at(&hold, at),
-            Look::Over => {}
+            WatchdogCheck::Later(at) => watchdog.check_at(&hold, at),
+            WatchdogCheck::Over => {}
         }
     }
 }
@@ -328,7 +328,7 @@ async fn renew(
     }
     for (Due { end, .. }, hold) in &due {
         if let Some(end) = end {
-            watchdog.look_at(hold, *end);
+            watchdog.check_at(hold, *end);
         }
     }
     let asked: Vec<Renew> = due.iter().map(|(due, hold)| due.renew(hold)).collect();
