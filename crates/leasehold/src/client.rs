@@ -6,7 +6,7 @@ use crate::{
     Election, Error, EventListener, FairMutex, FencedMutex, FencedStore, Find, Latch,
     LeasedSemaphore, MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status,
     engine::core::{ClientRef, Core},
-    locks::Seat,
+    locks::LeaderRecord,
 };
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
@@ -116,7 +116,10 @@ impl Client {
     /// One leader among all that campaign for `name`, with a value that others can read. No I/O; the first use refuses a bad name.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         let name = name.as_ref();
-        Election::new(&self.fenced_mutex(name), Seat::new(&self.core, name))
+        Election::new(
+            &self.fenced_mutex(name),
+            LeaderRecord::new(&self.core, name),
+        )
     }
 
     /// A lock for many readers or one writer. No I/O; the first use refuses a bad name.

@@ -429,7 +429,7 @@ impl Server {
     fn try_connection(&self, timeout: Duration) -> redis::RedisResult<redis::Connection> {
         use redis::IntoConnectionInfo as _;
         let info = self.url().into_connection_info()?;
-        // Without the greeting that names the library, which would be among the calls.
+        // Without the handshake that names the library, which would be among the calls.
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
         let client = redis::Client::open(info.set_redis_settings(settings))?;
         let connection = client.get_connection_with_timeout(timeout)?;

@@ -289,7 +289,7 @@ impl ClientBuilder {
     ///
     /// It may if it deletes keys when its memory is full: a `maxmemory-policy` other than `noeviction`, with a `maxmemory`. It also may
     /// if it is a replica. That is no error. One warning by `tracing` says what to do: once per client, and again when a server says
-    /// something else after a reconnect. The server is asked by `INFO` only, in the greeting of each connection. Where the user may
+    /// something else after a reconnect. The server is asked by `INFO` only, in the handshake of each connection. Where the user may
     /// not ask, there is no warning.
     ///
     /// # Examples

@@ -17,7 +17,7 @@ use crate::{
     clock::Clock,
     config::Config,
     engine::env::Env,
-    engine::env::linger::CallerRef,
+    engine::env::drain::CallerRef,
     engine::fair::fair_queues::FairQueues,
     engine::gates::Gates,
     engine::hold::watchdog::Watchdog,

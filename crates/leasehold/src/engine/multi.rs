@@ -25,7 +25,7 @@ use crate::{
     engine::core::ClientRef,
     engine::durable,
     engine::env::Env,
-    engine::env::linger::CallerRef,
+    engine::env::drain::CallerRef,
     engine::fair::fair_queues::try_in_turn,
     engine::hold::Hold,
     engine::hold::held::Held,

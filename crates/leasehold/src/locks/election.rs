@@ -8,7 +8,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use super::{
     fenced_mutex::FencedMutex,
     leader::{Leader, LeaderWatch},
-    seat::{Seat, SeatText},
+    leader_record::{LeaderRecord, WrittenRecord},
     term::{EndsWithWork, Term},
 };
 use crate::{Error, Handoff, Owner, error::Invalid};
@@ -66,18 +66,18 @@ const VALUE_MAX: usize = 1024;
 #[doc(alias("leader election", "leaderelection", "LeaderLatch", "LeaderSelector"))]
 pub struct Election {
     mutex: FencedMutex,
-    seat: Seat,
+    record: LeaderRecord,
     /// The client's label, if none was given.
     value: Option<Arc<str>>,
 }
 
 impl Election {
-    pub(crate) fn new(mutex: &FencedMutex, seat: Seat) -> Election {
+    pub(crate) fn new(mutex: &FencedMutex, record: LeaderRecord) -> Election {
         // A handed over lease would go on without the next leader's value.
         let mutex = mutex.handoff(Handoff::off());
         Election {
             mutex,
-            seat,
+            record,
             value: None,
         }
     }
@@ -161,12 +161,14 @@ impl Election {
                     Some(asked) => asked.await?,
                     None => mutex.lock().await?,
                 };
-                let text = election.seat.text(&guard.owner(), guard.token(), &value)?;
+                let text = election
+                    .record
+                    .text(&guard.owner(), guard.token(), &value)?;
                 let taken = guard.run(election.take(&text)).await;
                 match taken {
                     Ok(Ok(())) => {
-                        election.seat.leads(election.name());
-                        return Ok(Term::new(guard, &election.seat, text));
+                        election.record.leads(election.name());
+                        return Ok(Term::new(guard, &election.record, text));
                     }
                     // Lost again before the value was there, which `run` may or may not have seen first.
                     Err(_) => {}
@@ -262,7 +264,7 @@ impl Election {
     /// # Source
     /// etcd `Election.Leader`.
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
-        Leader::seen(&self.seat).await
+        Leader::seen(&self.record).await
     }
 
     /// Looks who leads, every two seconds, by one request each. No I/O until [`next`](LeaderWatch::next) is awaited.
@@ -281,13 +283,13 @@ impl Election {
     /// ```
     #[doc(alias("Observe", "watch"))]
     pub fn observe(&self) -> LeaderWatch {
-        LeaderWatch::new(&self.seat)
+        LeaderWatch::new(&self.record)
     }
 
     fn checked_value(&self) -> Result<Arc<str>, Error> {
         let value = match &self.value {
             Some(value) => Arc::clone(value),
-            None => self.seat.label().into(),
+            None => self.record.label().into(),
         };
         let (told, limit) = if value.len() > VALUE_MAX {
             (format!("{} bytes", value.len()), "at most 1024 bytes")
@@ -304,11 +306,11 @@ impl Election {
     }
 
     /// Writes the value, for as long as that takes.
-    async fn take(&self, text: &SeatText) -> Result<(), Error> {
+    async fn take(&self, text: &WrittenRecord) -> Result<(), Error> {
         loop {
             // The same text under the same token: a second copy does no harm.
-            match self.seat.take(text).await {
-                Err(error) if error.is_unreachable() => self.seat.sleep(PAUSE).await,
+            match self.record.take(text).await {
+                Err(error) if error.is_unreachable() => self.record.sleep(PAUSE).await,
                 written => return written,
             }
         }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::seat::Seat;
+use super::leader_record::LeaderRecord;
 use crate::{Error, clock::Tick};
 
 /// How often an observer polls: client-go's retry period.
@@ -43,18 +43,18 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Who has the seat, in one request.
-    pub(super) async fn seen(seat: &Seat) -> Result<Option<Leader>, Error> {
-        let seated = seat.look().await?;
-        Ok(seated.map(|seated| Leader {
-            since: seated.since(),
-            client: match seated.owner.split_once(':') {
+    /// Who leads, in one request.
+    pub(super) async fn seen(record: &LeaderRecord) -> Result<Option<Leader>, Error> {
+        let record = record.read().await?;
+        Ok(record.map(|record| Leader {
+            since: record.since(),
+            client: match record.owner.split_once(':') {
                 Some((client, _)) => client.to_owned(),
-                None => seated.owner,
+                None => record.owner,
             },
-            value: seated.value,
-            token: seated.token,
-            remaining: seated.left,
+            value: record.value,
+            token: record.token,
+            remaining: record.left,
         }))
     }
 }
@@ -76,16 +76,16 @@ impl Leader {
 /// ```
 #[must_use = "it asks the server when `next` is called"]
 pub struct LeaderWatch {
-    seat: Seat,
+    record: LeaderRecord,
     /// The token of the leader that was seen last, 0 if there was none; `None` before the first look.
     seen: Option<u64>,
     polls_at: Option<Tick>,
 }
 
 impl LeaderWatch {
-    pub(super) fn new(seat: &Seat) -> LeaderWatch {
+    pub(super) fn new(record: &LeaderRecord) -> LeaderWatch {
         LeaderWatch {
-            seat: seat.clone(),
+            record: record.clone(),
             seen: None,
             polls_at: None,
         }
@@ -107,11 +107,11 @@ impl LeaderWatch {
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
         loop {
             if let Some(at) = self.polls_at {
-                self.seat.sleep(at.since(self.seat.now())).await;
+                self.record.sleep(at.since(self.record.now())).await;
             }
-            self.seat.check_open()?;
-            self.polls_at = Some(self.seat.now().after(POLL_EVERY));
-            let leader = Leader::seen(&self.seat).await?;
+            self.record.check_open()?;
+            self.polls_at = Some(self.record.now().after(POLL_EVERY));
+            let leader = Leader::seen(&self.record).await?;
             let seen = Some(leader.as_ref().map_or(0, |leader| leader.token));
             if self.seen != seen {
                 self.seen = seen;

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
+    leader_record::{LeaderRecord, WrittenRecord},
     run::HoldWatch,
-    seat::{Seat, SeatText},
 };
 use crate::{Error, FencedMutexGuard, LostReason, Released};
 
@@ -52,8 +52,8 @@ pub struct Term {
 /// The hold of a term, until it is given back.
 pub(super) struct Lead {
     guard: Mutex<Option<Leading>>,
-    seat: Seat,
-    text: SeatText,
+    record: LeaderRecord,
+    text: WrittenRecord,
     /// It is no term any more, for a reason of this process.
     ended: CancellationToken,
     reason: OnceLock<LostReason>,
@@ -102,7 +102,7 @@ impl Lead {
     pub(super) async fn resign(&self) -> Option<Result<Released, Error>> {
         let Leading { guard, .. } = self.end()?;
         // Both at once: a value without its holder does not count, and the fence keeps this delete from that of the next leader.
-        let (released, _) = tokio::join!(guard.release(), self.seat.leave(&self.text));
+        let (released, _) = tokio::join!(guard.release(), self.record.leave(&self.text));
         Some(released)
     }
 }
@@ -143,11 +143,11 @@ impl Drop for EndsWithWork {
 }
 
 impl Term {
-    pub(super) fn new(guard: FencedMutexGuard, seat: &Seat, text: SeatText) -> Term {
+    pub(super) fn new(guard: FencedMutexGuard, record: &LeaderRecord, text: WrittenRecord) -> Term {
         let (watch, token) = (guard.watch(), guard.token());
         let lead = Arc::new(Lead {
             guard: Mutex::new(None),
-            seat: seat.clone(),
+            record: record.clone(),
             text,
             ended: CancellationToken::new(),
             reason: OnceLock::new(),
@@ -155,7 +155,7 @@ impl Term {
         // It keeps no term, and so no guard: what is dropped ends by its drop.
         let closes = Arc::downgrade(&lead);
         let margin = watch.margin();
-        let ends_at_closing = seat.at_closing(async move |core| {
+        let ends_at_closing = record.at_closing(async move |core| {
             if let Some(lead) = closes.upgrade() {
                 lead.over(LostReason::ClientShutdown);
             }
@@ -167,7 +167,7 @@ impl Term {
         });
         *lead.guard.lock() = Some(Leading {
             guard,
-            _keeps_value: seat.keep(lead.text.clone()),
+            _keeps_value: record.keep(lead.text.clone()),
             _ends_at_closing: ends_at_closing,
         });
         Term { lead, watch, token }

@@ -141,7 +141,7 @@ async fn a_connection_that_broke_to_a_server_that_goes_on_verifies_nothing() {
         let before = scripts();
         server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         until_connected(&server);
-        // The greeting has been heard by then, and with it what follows.
+        // The handshake has been heard by then, and with it what follows.
         client
             .mutex("other")
             .try_lock()

@@ -494,7 +494,7 @@ async fn force_unlock_lets_all_waiters_through_one_by_one() {
         }
         assert!(clients[1].force_unlock("name").await.unwrap());
         for waiter in waiters {
-            // Those of the holder's own client are called once it learns of its loss, or gives up its seat.
+            // Those of the holder's own client are called once it learns of its loss, or gives up its hold.
             if clients[0].footprint().watched > 0 {
                 let _ = guard.verify().await;
             }

@@ -12,7 +12,7 @@ use super::{
     discovery::Discovery,
     epoch::EpochLog,
     failure::{classify, in_words, refuses_all},
-    greeting::ServerId,
+    handshake::ServerId,
     script::{self, Call},
     sharding::Sharding,
 };

@@ -239,7 +239,7 @@ impl Target {
         } else if error.is_io_error() || is_full(&error) {
             Failure::NotSent(in_words(error))
         } else {
-            // A greeting changes nothing.
+            // A handshake changes nothing.
             classify(error).into_unsent()
         }
     }

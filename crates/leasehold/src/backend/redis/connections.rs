@@ -31,7 +31,7 @@ use super::{
     discovery::{Discovery, Found, Tally},
     epoch::{EpochLog, Generation},
     failure::in_words,
-    greeting::{Outlook, ServerId},
+    handshake::{Outlook, ServerId},
     link::Connection,
     rights::Rights,
     silence::Silenced,
@@ -1039,26 +1039,27 @@ impl Dialler {
         again: bool,
         progress: &DialProgress,
     ) -> Result<Option<Made>, Failure> {
-        let greeted = target.greeted(&self.name, self.warns, progress).await;
-        let greeted =
-            greeted.map_err(|error| target.failure(error, self.connect_timeout, progress));
-        let (connection, greeted) = greeted?;
+        let handshake = target.handshake(&self.name, self.warns, progress).await;
+        let handshake =
+            handshake.map_err(|error| target.failure(error, self.connect_timeout, progress));
+        let (connection, handshake) = handshake?;
         // Before the epoch is noted: a replica's epoch says nothing of the primary's.
-        if greeted.is_replica && self.discovery.wants_primary() {
+        if handshake.is_replica && self.discovery.wants_primary() {
             return Ok(None);
         }
         // The connection that finds a server restarted may be one that had no connection to it.
         let again = self.epochs.take_ended() || again;
-        let generation = self.epochs.greeted(greeted.epoch, greeted.up, again);
-        self.note_start(greeted.up, again);
-        self.is_replica.store(greeted.is_replica, Ordering::Release);
-        self.epochs.replicas.learn(&greeted.replication);
-        *self.identity.lock() = greeted.identity;
-        self.is_named.store(greeted.is_named, Ordering::Relaxed);
-        self.rights.learn(greeted.rights);
-        self.warn_of(greeted.outlook);
+        let generation = self.epochs.after_handshake(handshake.epoch, handshake.up, again);
+        self.note_start(handshake.up, again);
+        self.is_replica
+            .store(handshake.is_replica, Ordering::Release);
+        self.epochs.replicas.learn(&handshake.replication);
+        *self.identity.lock() = handshake.identity;
+        self.is_named.store(handshake.is_named, Ordering::Relaxed);
+        self.rights.learn(handshake.rights);
+        self.warn_of(handshake.outlook);
         // A server that answers each question with a refusal has not become usable by connecting (bug 191).
-        if !greeted.refuses_all {
+        if !handshake.refuses_all {
             self.outage.is_over();
         }
         Ok(Some(Made {

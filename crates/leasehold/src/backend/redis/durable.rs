@@ -16,7 +16,7 @@ use redis::{Cmd, Value};
 use tokio::sync::oneshot;
 
 use super::{
-    caller::Caller, commands::Commands, epoch::EpochLog, failure::classify, greeting::text,
+    caller::Caller, commands::Commands, epoch::EpochLog, failure::classify, handshake::text,
 };
 use crate::{
     backend::{Confirmation, Failure, Renew, Renewal, Reply},

@@ -51,17 +51,17 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 pub(super) struct Generation {
     /// Another server was named the primary.
     pub(super) switches: u64,
-    /// A server has greeted that is in another epoch than the one before.
+    /// A server has answered a handshake that is in another epoch than the one before.
     pub(super) epochs: u64,
-    /// A server has greeted that does not say in which epoch it is.
+    /// A server has answered a handshake that does not say in which epoch it is.
     doubts: u64,
 }
 
-/// Compares what servers say when they greet, and tells what follows.
+/// Compares what servers say in the handshake, and tells what follows.
 pub(super) struct EpochLog {
     sink: Arc<dyn Sink>,
     known: Mutex<Option<Epoch>>,
-    /// A connection has ended since the last server greeted.
+    /// A connection has ended since the last handshake.
     has_ended: AtomicBool,
     generation: watch::Sender<Generation>,
     pub(super) replicas: Replicas,
@@ -89,9 +89,9 @@ impl EpochLog {
         self.generation.subscribe()
     }
 
-    /// A server has greeted, and has been up for so long. `again`: the connection takes the place of one that has ended, so where the
+    /// A server has answered a handshake, and has been up for so long. `again`: the connection takes the place of one that has ended, so where the
     /// server does not say its epoch, it may have been restarted meanwhile. Returns the generation that the connection stands on.
-    pub(super) fn greeted(
+    pub(super) fn after_handshake(
         &self,
         epoch: Option<Epoch>,
         up: Option<Duration>,
@@ -192,7 +192,7 @@ mod tests {
     fn an_epoch_begins_with_each_server_that_may_have_forgotten() {
         let told = Arc::<Told>::default();
         let epochs = EpochLog::new(Arc::clone(&told) as _, Silence::default());
-        for (greeted, again, begun) in [
+        for (handshake, again, begun) in [
             (epoch("a", "1"), false, 0),
             // Broken, and the same as before.
             (epoch("a", "1"), true, 0),
@@ -204,7 +204,7 @@ mod tests {
             (None, true, 3),
             (epoch("b", "2"), true, 3),
         ] {
-            epochs.greeted(greeted, None, again);
+            epochs.after_handshake(handshake, None, again);
             assert_eq!(told.0.load(Ordering::Relaxed), begun);
         }
         assert_eq!(epochs.generation().epochs, 2);

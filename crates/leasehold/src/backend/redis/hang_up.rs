@@ -51,7 +51,7 @@ fn may_search(address: String) -> bool {
 }
 
 impl Target {
-    /// Whether a connection that was closed in the greeting was closed at a command, by something that answers others.
+    /// Whether a connection that was closed in the handshake was closed at a command, by something that answers others.
     pub(super) async fn why_hung_up(&self, progress: &DialProgress) -> Option<NoConnection> {
         if !may_search(format!("{:?}", self.address())) {
             return None;

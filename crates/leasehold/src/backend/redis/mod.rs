@@ -15,7 +15,7 @@ mod epoch;
 mod failure;
 mod fenced_store;
 mod find;
-mod greeting;
+mod handshake;
 mod hang_up;
 mod kinds;
 mod labels;

@@ -294,7 +294,7 @@ pub(super) struct Repeats {
 }
 
 impl Repeats {
-    /// Repeats them whenever another server greets, as long as this lives.
+    /// Repeats them whenever another server answers a handshake, as long as this lives.
     pub(super) fn new(
         caller: &Caller,
         epochs: &Arc<EpochLog>,

@@ -15,7 +15,7 @@ use crate::{
 
 /// The ticket and the subscription of this process at the server while it waits for the name.
 ///
-/// Its ticket is asked for by one actor at a time (Q1). It becomes a hold in `Queue::seat`, or a pending release in
+/// Its ticket is asked for by one actor at a time (Q1). It becomes a hold in `Queue::install`, or a pending release in
 /// [`Remote::give_up`]: nothing else takes it out (B5).
 #[derive(Debug)]
 pub(crate) struct Remote {

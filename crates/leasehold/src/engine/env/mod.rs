@@ -1,8 +1,8 @@
 //! What every part of a client works with: its clock, settings, backend and events; a place for background work, timers,
 //! and the end of what was begun. A simulation replaces what stands behind it.
 
+pub(crate) mod drain;
 pub(crate) mod finish;
-pub(crate) mod linger;
 pub(crate) mod unsettled;
 
 use std::{

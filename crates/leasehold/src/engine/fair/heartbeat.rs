@@ -18,7 +18,7 @@ use crate::{
 
 /// The subscription outlives the last waiter by this long: where a lock is wanted all the time, it is not given up and
 /// taken again at each turn.
-const LINGER: Duration = Duration::from_millis(200);
+const IDLE_FOR: Duration = Duration::from_millis(200);
 
 /// How often the server is asked. Beside clients of another library so often that a dead one costs the others no more than it may.
 pub(crate) fn every(env: &Env, foreign: bool) -> Duration {
@@ -45,7 +45,7 @@ pub(crate) async fn keep(core: Weak<Queues>, fair_queue: Arc<FairQueue>) {
             (state.listening.is_empty(), state.poll_at)
         };
         let pause = if idle || client.is_closed() {
-            let until = *idle_until.get_or_insert(now.after(LINGER));
+            let until = *idle_until.get_or_insert(now.after(IDLE_FOR));
             if client.is_closed() || !client.has_handles() || now >= until {
                 if end(&client, &fair_queue) {
                     return;

@@ -123,7 +123,7 @@ impl Drop for Held {
         hold.sink().drop_guard(hold, self.gone());
         let env = self.hold.env();
         if env.handle_gone() {
-            env.linger();
+            env.drain();
         }
     }
 }

@@ -241,7 +241,7 @@ impl Hold {
     }
 
     /// A caller has it: it is watched from now on.
-    pub(crate) fn seated(self: &Arc<Self>, granted: &Granted) {
+    pub(crate) fn installed(self: &Arc<Self>, granted: &Granted) {
         self.watch(granted.sent);
         self.env().events.tell();
     }

@@ -247,10 +247,10 @@ impl<'a> Driver<'a> {
         took: Duration,
     ) -> Step {
         self.backoff.reset();
-        if let Some(hold) = self.queue.seat(self.core, &mut state, *granted) {
+        if let Some(hold) = self.queue.install(self.core, &mut state, *granted) {
             // Q5: what follows calls observers and wakers.
             drop(state);
-            hold.seated(granted);
+            hold.installed(granted);
             if hold.spec().access.is_exclusive() {
                 return Step::Exit;
             }
@@ -656,7 +656,7 @@ impl Driver<'_> {
                 }
             }
             let mut state = self.queue.lock();
-            // A hold that was seated by message has the queue, or a newer driver has (bug 37).
+            // A hold that was installed by message has the queue, or a newer driver has (bug 37).
             if state.driver != self.number {
                 return Step::Exit;
             }

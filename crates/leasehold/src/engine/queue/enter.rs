@@ -453,7 +453,7 @@ impl Attempt {
                 let granted = self.ticket.granted(sent, remaining, tokens);
                 if let Some(hold) = queue.begin_hold(&core, &state, granted, self.spec) {
                     hold.note_start(self.began);
-                    let first = queue.seat_first(&core, state, hold, &granted);
+                    let first = queue.install_first(&core, state, hold, &granted);
                     return AfterAnswer::Ended(Ok(first));
                 }
                 match self.late.again(now.since(sent)) {
@@ -572,7 +572,7 @@ impl Queue {
     }
 
     /// A first attempt has its hold.
-    fn seat_first(
+    fn install_first(
         self: &Arc<Self>,
         core: &Arc<Queues>,
         mut state: Locked<'_, QueueState>,
@@ -585,7 +585,7 @@ impl Queue {
         } else {
             self.go_on(core, state, Start::Ask);
         }
-        hold.seated(granted);
+        hold.installed(granted);
         // A guard from here on: if the caller is gone, its drop releases the name.
         FirstAttempt::Held(Held::new(hold))
     }

@@ -184,8 +184,8 @@ impl Queue {
     }
 
     /// The name is ours under the present ticket: gives it to the first live waiter, if the lease serves that one. To be
-    /// followed by [`seated`](Hold::seated) without the lock. On each `None` the ticket stays: its driver asks again, or gives it up.
-    pub(crate) fn seat(
+    /// followed by [`installed`](Hold::installed) without the lock. On each `None` the ticket stays: its driver asks again, or gives it up.
+    pub(crate) fn install(
         self: &Arc<Self>,
         core: &Arc<Queues>,
         state: &mut Locked<'_, QueueState>,
@@ -241,13 +241,13 @@ impl Queue {
             && let Some(granted) = believed
             && let Some(first) = state.first_live_waiter()
             && first.is_fresh(granted.sent, now)
-            && let Some(hold) = self.seat(core, &mut state, granted)
+            && let Some(hold) = self.install(core, &mut state, granted)
         {
             if hold.spec().access.is_exclusive() {
                 state.driver = state.driver.wrapping_add(1);
             }
             drop(state);
-            hold.seated(&granted);
+            hold.installed(&granted);
         }
         self.driver_wake().notify_one();
         true

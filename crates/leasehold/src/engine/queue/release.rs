@@ -425,7 +425,7 @@ impl Queue {
                 ReleaseReply::Kept { remaining, tokens } => {
                     // B1: the time left is that of the reply to this very send.
                     let granted = ticket.granted(sent, remaining, tokens);
-                    if let Some(kept) = self.seat(core, &mut state, granted) {
+                    if let Some(kept) = self.install(core, &mut state, granted) {
                         if kept.spec().access.is_exclusive() {
                             drop(state);
                         } else {

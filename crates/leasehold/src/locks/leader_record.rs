@@ -25,7 +25,7 @@ use crate::{
 
 /// The value of a leader on the server.
 #[derive(Clone)]
-pub(crate) struct Seat {
+pub(crate) struct LeaderRecord {
     core: ClientRef,
     name: Result<Name, Error>,
 }
@@ -35,7 +35,7 @@ const LASTS_LEAST: Duration = Duration::from_secs(60);
 
 /// What a leader has written, and writes again before its end.
 #[derive(Clone)]
-pub(super) struct SeatText {
+pub(super) struct WrittenRecord {
     key: Name,
     name: Name,
     token: u64,
@@ -45,7 +45,7 @@ pub(super) struct SeatText {
 
 /// A value, and the owner that holds the lock under it.
 #[derive(Debug)]
-pub(super) struct Seated {
+pub(super) struct ReadRecord {
     pub(super) owner: String,
     pub(super) token: u64,
     pub(super) value: String,
@@ -53,9 +53,9 @@ pub(super) struct Seated {
     pub(super) left: Option<Duration>,
 }
 
-impl Seat {
-    pub(crate) fn new(core: &Arc<Core>, name: &str) -> Seat {
-        Seat {
+impl LeaderRecord {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> LeaderRecord {
+        LeaderRecord {
             core: ClientRef::new(core),
             name: Name::under(&core.config.name_prefix, name)
                 .and_then(|name| supported(core, LockKind::FencedMutex, name))
@@ -74,11 +74,16 @@ impl Seat {
     }
 
     /// What says under which value the owner of this token leads.
-    pub(super) fn text(&self, owner: &str, token: u64, value: &str) -> Result<SeatText, Error> {
+    pub(super) fn text(
+        &self,
+        owner: &str,
+        token: u64,
+        value: &str,
+    ) -> Result<WrittenRecord, Error> {
         let name = self.name.clone()?;
         let retention = self.core.config.token_retention;
-        Ok(SeatText {
-            key: Seat::key(&name),
+        Ok(WrittenRecord {
+            key: LeaderRecord::key(&name),
             name,
             token,
             text: format!("{owner} {token} {value}").into_bytes().into(),
@@ -87,12 +92,12 @@ impl Seat {
     }
 
     /// Says it.
-    pub(super) async fn take(&self, text: &SeatText) -> Result<(), Error> {
+    pub(super) async fn take(&self, text: &WrittenRecord) -> Result<(), Error> {
         text.write(&self.core, text.set()).await
     }
 
     /// Says it again, in the background, each third of the time for which it lasts; until this is dropped.
-    pub(super) fn keep(&self, text: SeatText) -> Option<DropGuard> {
+    pub(super) fn keep(&self, text: WrittenRecord) -> Option<DropGuard> {
         let every = text.lasts? / 3;
         // It keeps no client alive.
         let core = Arc::downgrade(&self.core);
@@ -134,20 +139,20 @@ impl Seat {
     }
 
     /// Deletes it, unless a newer leader has written its own.
-    pub(super) async fn leave(&self, text: &SeatText) -> Result<(), Error> {
+    pub(super) async fn leave(&self, text: &WrittenRecord) -> Result<(), Error> {
         text.write(&self.core, Change::Delete).await
     }
 
     /// Who leads, in one request.
-    pub(super) async fn look(&self) -> Result<Option<Seated>, Error> {
+    pub(super) async fn read(&self) -> Result<Option<ReadRecord>, Error> {
         let name = self.name.clone()?;
         let step = FencedRead {
-            key: Seat::key(&name),
+            key: LeaderRecord::key(&name),
             name,
             part: FencedPart::OfHolder,
         };
         let text = self.core.read(step).await?;
-        Ok(text.and_then(|text| Seated::read(&text)))
+        Ok(text.and_then(|text| ReadRecord::read(&text)))
     }
 
     pub(super) fn check_open(&self) -> Result<(), Error> {
@@ -167,7 +172,7 @@ impl Seat {
     }
 }
 
-impl SeatText {
+impl WrittenRecord {
     fn set(&self) -> Change {
         Change::Set(self.text.as_ref().into(), self.lasts.map(millis))
     }
@@ -190,12 +195,12 @@ impl SeatText {
     }
 }
 
-impl Seated {
+impl ReadRecord {
     /// `<ms> <owner> <token> <value>`. What has another form was not written by this library, and says nothing.
-    fn read(text: &[u8]) -> Option<Seated> {
+    fn read(text: &[u8]) -> Option<ReadRecord> {
         let mut words = str::from_utf8(text).ok()?.splitn(4, ' ');
         let ms = words.next()?.parse::<i64>().ok()?;
-        Some(Seated {
+        Some(ReadRecord {
             left: u64::try_from(ms).ok().map(Duration::from_millis),
             owner: words.next()?.to_owned(),
             token: words.next()?.parse().ok()?,
@@ -219,14 +224,14 @@ mod tests {
 
     #[test]
     fn a_value_is_read_as_it_was_written_and_other_texts_say_nothing() {
-        let seated = Seated::read(b"1500 uuid:7 42 10.0.0.7:8080 and more").unwrap();
-        assert_eq!((&*seated.owner, seated.token), ("uuid:7", 42));
-        assert_eq!(seated.value, "10.0.0.7:8080 and more");
-        assert_eq!(seated.left, Some(Duration::from_millis(1500)));
-        assert_eq!(seated.since(), None);
-        let seated = Seated::read(b"-1 uuid:7 1700000000000000 ").unwrap();
-        assert_eq!((&*seated.value, seated.left), ("", None));
-        let since = seated.since().unwrap().duration_since(UNIX_EPOCH);
+        let record = ReadRecord::read(b"1500 uuid:7 42 10.0.0.7:8080 and more").unwrap();
+        assert_eq!((&*record.owner, record.token), ("uuid:7", 42));
+        assert_eq!(record.value, "10.0.0.7:8080 and more");
+        assert_eq!(record.left, Some(Duration::from_millis(1500)));
+        assert_eq!(record.since(), None);
+        let record = ReadRecord::read(b"-1 uuid:7 1700000000000000 ").unwrap();
+        assert_eq!((&*record.value, record.left), ("", None));
+        let since = record.since().unwrap().duration_since(UNIX_EPOCH);
         assert_eq!(since.unwrap().as_secs(), 1_700_000_000);
         for text in [
             &b""[..],
@@ -235,7 +240,7 @@ mod tests {
             b"x uuid:7 1 y",
             b"1 a 1 \xff",
         ] {
-            assert!(Seated::read(text).is_none());
+            assert!(ReadRecord::read(text).is_none());
         }
     }
 }

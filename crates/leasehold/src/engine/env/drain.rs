@@ -46,7 +46,7 @@ impl<T: AsRef<Env>> Drop for CallerRef<T> {
     fn drop(&mut self) {
         let env: &Env = self.0.as_ref().as_ref();
         if env.handle_gone() {
-            env.linger();
+            env.drain();
         }
     }
 }
@@ -78,7 +78,7 @@ impl Env {
     }
 
     /// Blocks until no task is left, at most for as long as the settings allow.
-    pub(crate) fn linger(&self) {
+    pub(crate) fn drain(&self) {
         let patience = self.config.linger;
         if self.tasks.is_empty() || patience.is_zero() || !self.background.may_be_waited_for() {
             return;

@@ -39,7 +39,7 @@ impl ServerId {
 }
 
 /// What a server has said of itself.
-pub(super) struct Greeted {
+pub(super) struct Handshake {
     pub(super) identity: ServerId,
     /// `None`: it does not say.
     pub(super) epoch: Option<Epoch>,
@@ -139,28 +139,28 @@ fn questions(name: &str, asks_for_danger: bool) -> (redis::Pipeline, usize) {
 }
 
 impl Target {
-    /// A connection on which client and server have greeted each other: under this name the client stands in `CLIENT LIST`.
-    pub(super) async fn greeted(
+    /// A connection after its handshake: under this name the client stands in `CLIENT LIST`.
+    pub(super) async fn handshake(
         &self,
         name: &str,
         asks_for_danger: bool,
         progress: &DialProgress,
-    ) -> Result<(Connection, Greeted), NoConnection> {
-        match self.greet(name, asks_for_danger, progress).await {
+    ) -> Result<(Connection, Handshake), NoConnection> {
+        match self.try_handshake(name, asks_for_danger, progress).await {
             Err(NoConnection::Redis(error)) if is_hang_up(&error) => {
                 let why = self.why_hung_up(progress).await;
                 Err(why.unwrap_or_else(|| error.into()))
             }
-            greeted => greeted,
+            handshake => handshake,
         }
     }
 
-    async fn greet(
+    async fn try_handshake(
         &self,
         name: &str,
         asks_for_danger: bool,
         progress: &DialProgress,
-    ) -> Result<(Connection, Greeted), NoConnection> {
+    ) -> Result<(Connection, Handshake), NoConnection> {
         let mut login = self.login(progress).await?;
         let mut made = self.commands(&login.settings, progress).await;
         if self.may_be_outdated(&made) {
@@ -217,7 +217,7 @@ impl Target {
                     _ => Outlook::Unknown,
                 };
                 let up = field(&of_server, "uptime_in_seconds");
-                let greeted = Greeted {
+                let handshake = Handshake {
                     epoch: Epoch::of(&of_server, &about),
                     up: up.and_then(|up| up.parse().ok()).map(Duration::from_secs),
                     is_replica,
@@ -229,7 +229,7 @@ impl Target {
                     refuses_all,
                 };
                 self.keep_logged_in(&connection, &login);
-                Ok((connection, greeted))
+                Ok((connection, handshake))
             }
         }
     }
