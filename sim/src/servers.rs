@@ -39,7 +39,7 @@ impl Server {
         }
     }
 
-    /// One of a quorum. Its name, and so whose gate it is, depends on the seed.
+    /// One of a quorum. Its name, and so whose coordinator it is, depends on the seed.
     pub fn of_quorum(config: &Config, outbox: &Arc<Outbox>, at: u8) -> Server {
         let wire = Wire {
             outbox: Arc::clone(outbox),

@@ -1,6 +1,6 @@
 //! One address of a server for all workers, and a network of its own for each.
 //!
-//! The clients of a quorum choose the gate of a name by the addresses of its servers, so all must be given the same. The front accepts
+//! The clients of a quorum choose the coordinator of a name by the addresses of its servers, so all must be given the same. The front accepts
 //! what comes to that address, finds out by `/proc` which worker it comes from, and hands it to the proxy of that worker.
 
 use std::{

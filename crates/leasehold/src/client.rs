@@ -309,12 +309,12 @@ impl Client {
     #[doc(hidden)]
     pub fn footprint(&self) -> Footprint {
         Footprint {
-            queues: self.core.queues.len() + self.core.gates.len(),
+            queues: self.core.queues.len() + self.core.latch_waiters.len(),
             watched: self.core.watchdog.len(),
             tasks: self.core.tasks(),
             waiting: self.core.queues.waiting_drivers()
                 + self.core.fair.waiting_heartbeats()
-                + self.core.gates.waiting_drivers(),
+                + self.core.latch_waiters.waiting_drivers(),
             asking: self.core.queues.asking(),
         }
     }

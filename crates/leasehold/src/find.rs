@@ -88,7 +88,7 @@ impl Find {
         }
         let found = found.into_iter().filter(|(id, found)| is_there(id, found));
         let found = found.map(|(id, found)| {
-            let waiting_here = self.core.queues.waiting(&id) + self.core.gates.waiting(&id);
+            let waiting_here = self.core.queues.waiting(&id) + self.core.latch_waiters.waiting(&id);
             let server = backend.server();
             Status::new(&id, Inspection { server, ..found }, waiting_here)
         });

@@ -41,7 +41,7 @@ pub fn check(world: &mut World, settled: u64) {
         // Nothing ends by itself there: a message that was lost before is made up for by a poll.
         let polls = match world.config.kind {
             LockKind::Semaphore => true,
-            // Which server was the gate may have changed, and who waited there is looked for by polls.
+            // Which server was the coordinator may have changed, and who waited there is looked for by polls.
             LockKind::Mutex | LockKind::PlainMutex if world.is_quorum() => true,
             _ => lost > 1,
         };

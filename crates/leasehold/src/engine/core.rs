@@ -19,9 +19,9 @@ use crate::{
     engine::env::Env,
     engine::env::drain::CallerRef,
     engine::fair::fair_queues::FairQueues,
-    engine::gates::Gates,
     engine::hold::watchdog::Watchdog,
     engine::hold::{SHUTDOWN_MARGIN, watchdog},
+    engine::latch_waiters::AllLatchWaiters,
     engine::queue::driver,
     engine::queue::map::Queues,
     engine::wakeup::WakeUps,
@@ -34,7 +34,7 @@ pub(crate) struct Core {
     env: Arc<Env>,
     pub(crate) queues: Arc<Queues>,
     pub(crate) fair: Arc<FairQueues>,
-    pub(crate) gates: Arc<Gates>,
+    pub(crate) latch_waiters: Arc<AllLatchWaiters>,
     pub(crate) watchdog: Arc<Watchdog>,
 }
 
@@ -71,7 +71,7 @@ impl Core {
         let queues = Queues::new(&env, &watchdog, Arc::clone(&fair) as _, driver::start);
         let core = Arc::new(Core {
             fair,
-            gates: Gates::new(&env),
+            latch_waiters: AllLatchWaiters::new(&env),
             queues: Arc::clone(&queues),
             watchdog: Arc::clone(&watchdog),
             env,
@@ -80,7 +80,7 @@ impl Core {
         wake_ups.connect(&core);
         let residents: [Weak<dyn Resident>; 2] = [
             Arc::downgrade(&core.queues) as _,
-            Arc::downgrade(&core.gates) as _,
+            Arc::downgrade(&core.latch_waiters) as _,
         ];
         for resident in residents {
             core.tell_at_end(resident);
@@ -203,7 +203,7 @@ impl Core {
         self.close();
         self.queues.close();
         self.fair.wake_heartbeats();
-        self.gates.close(&Error::Closed);
+        self.latch_waiters.close(&Error::Closed);
         let ending = Ending(self);
         if let Some(grace) = grace {
             self.begin_closing();

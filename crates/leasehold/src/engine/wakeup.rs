@@ -7,7 +7,10 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use crate::{
     backend::{EpochChange, Sink, WakeUp},
-    engine::{core::Core, fair::fair_queues::FairQueues, gates::Gates, queue::map::Queues},
+    engine::{
+        core::Core, fair::fair_queues::FairQueues, latch_waiters::AllLatchWaiters,
+        queue::map::Queues,
+    },
     kind::LockKind,
     name::LockId,
 };
@@ -21,7 +24,7 @@ pub(crate) struct WakeUps(OnceLock<Woken>);
 struct Woken {
     queues: Weak<Queues>,
     fair: Weak<FairQueues>,
-    gates: Weak<Gates>,
+    latch_waiters: Weak<AllLatchWaiters>,
 }
 
 impl WakeUps {
@@ -30,7 +33,7 @@ impl WakeUps {
         let _ = self.0.set(Woken {
             queues: Arc::downgrade(&core.queues),
             fair: Arc::downgrade(&core.fair),
-            gates: Arc::downgrade(&core.gates),
+            latch_waiters: Arc::downgrade(&core.latch_waiters),
         });
     }
 }
@@ -39,8 +42,8 @@ impl Sink for WakeUps {
     fn wake(&self, id: &LockId, wake_up: WakeUp) {
         let Some(woken) = self.0.get() else { return };
         if id.kind == LockKind::Latch {
-            if let Some(gates) = woken.gates.upgrade() {
-                gates.wake(id, wake_up);
+            if let Some(latch_waiters) = woken.latch_waiters.upgrade() {
+                latch_waiters.wake(id, wake_up);
             }
         } else if let Some(queues) = woken.queues.upgrade() {
             match woken.fair.upgrade() {
@@ -68,7 +71,8 @@ impl Sink for WakeUps {
             return false;
         };
         let queues = woken.queues.upgrade();
-        let gates = woken.gates.upgrade();
-        queues.is_some_and(|queues| queues.len() > 0) || gates.is_some_and(|gates| gates.len() > 0)
+        let latch_waiters = woken.latch_waiters.upgrade();
+        queues.is_some_and(|queues| queues.len() > 0)
+            || latch_waiters.is_some_and(|latch_waiters| latch_waiters.len() > 0)
     }
 }

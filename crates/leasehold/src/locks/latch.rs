@@ -161,7 +161,7 @@ impl Latch {
     /// deleted latch.
     pub async fn wait(&self) -> Result<(), Error> {
         let core = self.handle.core();
-        core.gates.wait(self.id()?, None).await.map(drop)
+        core.latch_waiters.wait(self.id()?, None).await.map(drop)
     }
 
     /// Waits up to `wait` for that; `false` if the count was not zero by then.
@@ -179,7 +179,11 @@ impl Latch {
             return Ok(self.count().await? == 0);
         }
         let until = Instant::now().checked_add(wait);
-        self.handle.core().gates.wait(self.id()?, until).await
+        self.handle
+            .core()
+            .latch_waiters
+            .wait(self.id()?, until)
+            .await
     }
 
     /// Deletes the latch: all that wait for it go on. `false` if it was not set.
@@ -206,7 +210,7 @@ impl Latch {
     pub async fn status(&self) -> Result<Status, Error> {
         let (core, id) = (self.handle.core(), self.id()?);
         let found = core.inspect(id).await?;
-        Ok(Status::new(id, found, core.gates.waiting(id)))
+        Ok(Status::new(id, found, core.latch_waiters.waiting(id)))
     }
 
     fn id(&self) -> Result<&LockId, Error> {

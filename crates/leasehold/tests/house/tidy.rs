@@ -44,8 +44,8 @@ const FLOORS: [(&str, &[&str]); 11] = [
     ("the engine's claim", &["engine::claim"]),
     ("the engine's queue", &["engine::queue"]),
     (
-        "the engine's fair and gates",
-        &["engine::fair", "engine::gates"],
+        "the engine's fair and latch waiters",
+        &["engine::fair", "engine::latch_waiters"],
     ),
     ("the engine's core and multi", &["engine"]),
     (
@@ -155,19 +155,22 @@ const HOMES: [(&str, usize, &str); 3] = [
 ];
 
 /// Words that only this project knew, each with the field's.
-const HOUSE_WORDS: [(&str, &str); 12] = [
+const HOUSE_WORDS: [(&str, &str); 15] = [
     ("audience", "listeners"),
     ("callout", "user callback"),
     ("carrier", "transport"),
     ("debt", "pending release"),
     ("ears", "listeners"),
     ("finder", "discovery"),
+    ("gate", "coordinator, or latch waiters"),
+    ("greeting", "handshake"),
     ("ground", "generation"),
     ("home", "background runtime"),
     ("keeper", "heartbeat"),
     ("lane", "connection"),
     ("lineup", "fair queue"),
     ("loudly", "stderr warning"),
+    ("seat", "leader record"),
 ];
 
 /// A source file by the path of its module, without tests and comments.

@@ -97,7 +97,7 @@ async fn a_silent_server_costs_a_round_of_near_ones_no_more_than_before() {
             guard.release().await.unwrap();
         }
         servers.proxy(0).black_hole(None);
-        // Of a third of the names it is the gate.
+        // Of a third of the names it is the coordinator.
         let mut longest = Duration::ZERO;
         for name in &names {
             let began = Instant::now();

@@ -255,7 +255,7 @@ async fn without_the_quarantine_a_restart_gives_a_second_holder() {
     for _ in 0..30 {
         found += u32::from(two_hold_after_a_restart(false).await);
     }
-    // Not where the gate is the server that remembers.
+    // Not where the coordinator is the server that remembers.
     assert!(found > 0);
 }
 
@@ -347,7 +347,7 @@ async fn a_waiter_moves_to_another_gate_when_its_own_is_gone() {
         let waits = tokio::spawn(async move { mutex.lock().await.unwrap() });
         sleep(100 * MS).await;
         servers[gone].cut(true);
-        sleep(15 * SECOND).await; // the watcher of the gate has looked, or found its silence
+        sleep(15 * SECOND).await; // the watcher of the coordinator has looked, or found its silence
         guard.release().await.unwrap();
         let guard = timeout(15 * SECOND, waits)
             .await

@@ -1,7 +1,7 @@
-//! The way to a lock on a quorum: one round, or an entry at the gate and then a round.
+//! The way to a lock on a quorum: one round, or an entry at the coordinator and then a round.
 //!
-//! A first attempt asks all servers at once. A waiter asks its gate only, for an entry in the queue there. Once the gate is its own, it asks
-//! the others, keeps what it has, and asks those again that said no, a few times: a client that does not have the gate gives back at once.
+//! A first attempt asks all servers at once. A waiter asks its coordinator only, for an entry in the queue there. Once the coordinator is its own, it asks
+//! the others, keeps what it has, and asks those again that said no, a few times: a client that does not hold the coordinator gives back at once.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use crate::{
     clock::Tick,
 };
 
-/// With the gate in hand, the others are asked again so often.
+/// With the coordinator held, the others are asked again so often.
 const ROUNDS_MORE: u32 = 5;
 
 /// The longest pause before that.
 const PAUSE_MOST: Duration = Duration::from_millis(20);
 
-/// After that a waiter pauses, and polls by itself: the one that has the others may not have the gate, and so wakes no waiter there. But
-/// this client wakes itself, when it gives the gate back.
+/// After that a waiter pauses, and polls by itself: the one that has the others may not hold the coordinator, and so wakes no waiter there. But
+/// this client wakes itself, when it gives the coordinator back.
 const POLL_FIRST: u64 = 50;
 const POLL_MORE: u64 = 100;
 
 pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Failure> {
     parts.tidy();
     let checked = parts.servers.check();
-    let gate = match checked.and_then(|()| parts.servers.gate_or_why(&step.id)) {
-        Ok(gate) => gate,
+    let coordinator = match checked.and_then(|()| parts.servers.coordinator_or_why(&step.id)) {
+        Ok(coordinator) => coordinator,
         Err(failure) => {
-            // Its client takes another id, and a gate may have given it the name by message.
+            // Its client takes another id, and a coordinator may have given it the name by message.
             if parts.ballots.is_open(step.lease) {
                 parts.give_up(&step.id, step.access, step.lease);
             }
@@ -46,12 +46,12 @@ pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Fai
         refused: false,
         parts,
         step,
-        gate,
+        coordinator,
         began,
     };
     let verdict = candidate.way().await;
-    let has_gate = candidate.words[gate] == VoteAnswer::Vote;
-    let polls = has_gate && verdict == Verdict::Held && candidate.step.entry.is_some();
+    let has_coordinator = candidate.words[coordinator] == VoteAnswer::Vote;
+    let polls = has_coordinator && verdict == Verdict::Held && candidate.step.entry.is_some();
     let background = candidate.parts.servers.background.clone();
     let answer = candidate.answer(verdict);
     if polls {
@@ -64,7 +64,7 @@ pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Fai
 struct Candidate {
     parts: Parts,
     step: Acquire,
-    gate: usize,
+    coordinator: usize,
     began: Tick,
     words: Vec<VoteAnswer>,
     failures: Failures,
@@ -90,9 +90,9 @@ enum VoteAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Granted,
-    /// It has an entry at the gate.
+    /// It has an entry at the coordinator.
     Waits,
-    /// Another client has the gate, or enough of the others.
+    /// Another client holds the coordinator, or enough of the others.
     Held,
     /// Too few can vote.
     NoMajority,
@@ -103,13 +103,14 @@ impl Candidate {
         let lease = self.step.lease;
         match self.step.entry {
             Some(entry) if !self.parts.listeners.was_granted(lease) => {
-                // First: a grant that the gate sends to no listener would hold the name for a lease (L1).
+                // First: a grant that the coordinator sends to no listener would hold the name for a lease (L1).
                 if let Err(failure) = self.listen().await {
-                    self.failures.note::<()>(self.gate, &Said::Failed(failure));
+                    self.failures
+                        .note::<()>(self.coordinator, &Said::Failed(failure));
                     return Verdict::NoMajority;
                 }
-                self.ask(&[self.gate], Some(entry)).await;
-                match self.words[self.gate] {
+                self.ask(&[self.coordinator], Some(entry)).await;
+                match self.words[self.coordinator] {
                     VoteAnswer::Vote => {}
                     VoteAnswer::Held { .. } => return Verdict::Waits,
                     VoteAnswer::Unasked | VoteAnswer::Failed => return Verdict::NoMajority,
@@ -117,8 +118,8 @@ impl Candidate {
             }
             // Its next client is about to ask the others: their votes are left alone.
             None if self.is_contended() => {
-                self.ask(&[self.gate], None).await;
-                if let VoteAnswer::Held { .. } = self.words[self.gate] {
+                self.ask(&[self.coordinator], None).await;
+                if let VoteAnswer::Held { .. } = self.words[self.coordinator] {
                     return Verdict::Held;
                 }
             }
@@ -135,9 +136,9 @@ impl Candidate {
             }
             self.ask(&targets, None).await;
             match self.verdict() {
-                // With the gate in hand it is the next: those that have the others give them back.
+                // With the coordinator held it is the next: those that have the others give them back.
                 Verdict::Held
-                    if self.words[self.gate] == VoteAnswer::Vote && round < ROUNDS_MORE =>
+                    if self.words[self.coordinator] == VoteAnswer::Vote && round < ROUNDS_MORE =>
                 {
                     let took = self.parts.now().since(began);
                     // At random, so that two clients that share the votes do not meet again.
@@ -153,15 +154,17 @@ impl Candidate {
         self.parts.listeners.is_contended(&self.step.id, self.began)
     }
 
-    /// Hears wake-ups at the gate before it takes an entry there.
+    /// Hears wake-ups at the coordinator before it takes an entry there.
     async fn listen(&self) -> Result<(), Failure> {
         let Parts {
             servers, listeners, ..
         } = &self.parts;
-        if listeners.hears(&self.step.id, self.gate) {
+        if listeners.hears(&self.step.id, self.coordinator) {
             return Ok(());
         }
-        listeners.listen(servers, &self.step.id, self.gate).await
+        listeners
+            .listen(servers, &self.step.id, self.coordinator)
+            .await
     }
 
     async fn pause(&self, most: Duration) {
@@ -236,7 +239,7 @@ impl Candidate {
 
     fn is_decided(&self) -> bool {
         let servers = &self.parts.servers;
-        match self.words[self.gate] {
+        match self.words[self.coordinator] {
             VoteAnswer::Held { .. } => true,
             // It says who is next.
             VoteAnswer::Unasked => false,
@@ -247,7 +250,7 @@ impl Candidate {
     }
 
     fn verdict(&self) -> Verdict {
-        verdict(&self.words, self.gate, self.parts.servers.need())
+        verdict(&self.words, self.coordinator, self.parts.servers.need())
     }
 
     /// Whether what is held may be no other's: without what this client is giving up there would be another verdict.
@@ -257,7 +260,7 @@ impl Candidate {
             word => *word,
         };
         let words: Vec<VoteAnswer> = self.words.iter().map(settled).collect();
-        verdict(&words, self.gate, self.parts.servers.need()) != Verdict::Held
+        verdict(&words, self.coordinator, self.parts.servers.need()) != Verdict::Held
     }
 
     fn answer(self, verdict: Verdict) -> Result<Acquired, Failure> {
@@ -276,11 +279,13 @@ impl Candidate {
                     tokens: Tokens::NONE,
                 })
             }
-            Verdict::Waits => Ok(self.words[self.gate].says(false, self.is_unsettled(), None)),
+            Verdict::Waits => {
+                Ok(self.words[self.coordinator].says(false, self.is_unsettled(), None))
+            }
             // QB4: an id whose round has failed is never asked for again, and its votes are given back.
             Verdict::Held => {
                 self.give_up();
-                let (word, unsettled) = (self.words[self.gate], self.is_unsettled());
+                let (word, unsettled) = (self.words[self.coordinator], self.is_unsettled());
                 let left = if word == VoteAnswer::Vote && self.step.entry.is_some() {
                     Some(Duration::ZERO)
                 } else {
@@ -323,8 +328,8 @@ fn held(words: &[VoteAnswer]) -> usize {
     words.iter().filter(held).count()
 }
 
-fn verdict(words: &[VoteAnswer], gate: usize, need: usize) -> Verdict {
-    if let VoteAnswer::Held { .. } = words[gate] {
+fn verdict(words: &[VoteAnswer], coordinator: usize, need: usize) -> Verdict {
+    if let VoteAnswer::Held { .. } = words[coordinator] {
         Verdict::Held
     } else if votes(words) >= need {
         Verdict::Granted
@@ -336,7 +341,7 @@ fn verdict(words: &[VoteAnswer], gate: usize, need: usize) -> Verdict {
 }
 
 impl VoteAnswer {
-    /// The gate says who has the name, and how long.
+    /// The coordinator says who has the name, and how long.
     fn says(self, given_up: bool, unsettled: bool, left: Option<Duration>) -> Acquired {
         let (ttl, silent) = match self {
             VoteAnswer::Held { ttl, silent, .. } => (ttl, silent),

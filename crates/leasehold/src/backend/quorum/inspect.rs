@@ -14,7 +14,7 @@ use crate::{
 /// The owner with the votes of a majority holds it. Each server's word is told beside that.
 pub(super) async fn inspect(parts: Parts, id: LockId) -> Result<Inspection, Failure> {
     let servers = &parts.servers;
-    let gate = servers.gate(&id);
+    let coordinator = servers.coordinator(&id);
     let mut round = Round::new(servers, servers.timeout(Duration::MAX));
     for at in (0..servers.len()).filter(|at| servers.is_reachable(*at)) {
         round.ask(at, servers.at(at).backend.inspect(id.clone()));
@@ -33,7 +33,9 @@ pub(super) async fn inspect(parts: Parts, id: LockId) -> Result<Inspection, Fail
     if said.iter().flatten().count() < servers.need() {
         return Err(failures.failure(servers));
     }
-    let mut found = gate.and_then(|gate| said[gate].clone()).unwrap_or_default();
+    let mut found = coordinator
+        .and_then(|coordinator| said[coordinator].clone())
+        .unwrap_or_default();
     found.owners = holders(&said, servers.need());
     found.votes = said
         .iter_mut()

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! acquire  release  renew  inspect   the steps: each asks all servers at once, and is decided as soon as it can be
-//! gate                            where the waiters of a name stand in line
+//! coordinator                            where the waiters of a name stand in line
 //! pending                            what servers are still to be told
 //! ballots                         what each server may have of a lease id: its vote, and what it must be told
 //! round                           one ask of several servers, and their words in the order in which they come
@@ -13,7 +13,7 @@
 
 mod acquire;
 mod ballots;
-mod gate;
+mod coordinator;
 mod inspect;
 mod parts;
 mod pending;
@@ -48,7 +48,7 @@ use crate::{
     owner::LeaseId,
 };
 use ballots::Ballots;
-use gate::{GateListener, GateListeners};
+use coordinator::{CoordinatorListener, CoordinatorListeners};
 use parts::Parts;
 use pending::PendingReleases;
 use round::{Failures, Said};
@@ -66,17 +66,17 @@ pub(crate) struct Quorum {
 }
 
 /// Makes the sinks of the servers, before there are any.
-pub(crate) struct Sinks(Arc<GateListeners>);
+pub(crate) struct Sinks(Arc<CoordinatorListeners>);
 
 impl Sinks {
     pub(crate) fn new(sink: Arc<dyn Sink>) -> Sinks {
-        Sinks(GateListeners::new(sink))
+        Sinks(CoordinatorListeners::new(sink))
     }
 
     /// That of the server with this number.
     pub(crate) fn of(&self, at: usize) -> Arc<dyn Sink> {
         let listeners = Arc::clone(&self.0);
-        Arc::new(GateListener { listeners, at })
+        Arc::new(CoordinatorListener { listeners, at })
     }
 }
 
@@ -250,8 +250,8 @@ impl WakeUpSteps for Quorum {
         let Parts {
             servers, listeners, ..
         } = &self.parts;
-        match servers.gate_or_why(&id) {
-            Ok(gate) => listeners.listen(servers, &id, gate),
+        match servers.coordinator_or_why(&id) {
+            Ok(coordinator) => listeners.listen(servers, &id, coordinator),
             Err(failure) => Box::pin(std::future::ready(Err(failure))),
         }
     }

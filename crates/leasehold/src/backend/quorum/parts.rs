@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     ballots::{Ballots, PendingAt},
-    gate::GateListeners,
+    coordinator::CoordinatorListeners,
     pending::PendingReleases,
     round::Round,
     servers::Servers,
@@ -22,7 +22,7 @@ pub(super) struct Parts {
     pub(super) servers: Arc<Servers>,
     pub(super) ballots: Arc<Ballots>,
     pub(super) pending_releases: Arc<PendingReleases>,
-    pub(super) listeners: Arc<GateListeners>,
+    pub(super) listeners: Arc<CoordinatorListeners>,
 }
 
 impl Parts {

@@ -1,4 +1,4 @@
-//! The end of a hold on a quorum: answered when a majority, and the gate, have confirmed it (QB5).
+//! The end of a hold on a quorum: answered when a majority, and the coordinator, have confirmed it (QB5).
 
 use super::{
     parts::Parts,
@@ -24,19 +24,21 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
         holds: None,
         ..step
     };
-    let gate = servers.gate(&release.id);
-    let mut waits_for_gate = pending.iter().any(|pending| Some(pending.at) == gate);
-    let mut may_have_gate = waits_for_gate;
+    let coordinator = servers.coordinator(&release.id);
+    let mut waits_for_coordinator = pending
+        .iter()
+        .any(|pending| Some(pending.at) == coordinator);
+    let mut may_have_coordinator = waits_for_coordinator;
     let (all, mut left) = (pending.len(), pending.len());
     let mut failures = Failures::default();
     let mut round = parts.release_at(&pending, &release, longest);
     let mut open: Vec<usize> = pending.iter().map(|pending| pending.at).collect();
-    while left > servers.spare() || waits_for_gate {
+    while left > servers.spare() || waits_for_coordinator {
         let Some((at, said)) = round.next().await else {
             break;
         };
-        let is_gate = Some(at) == gate;
-        waits_for_gate &= !is_gate;
+        let is_coordinator = Some(at) == coordinator;
+        waits_for_coordinator &= !is_coordinator;
         failures.note(at, &said);
         match said {
             Said::Answer(reply) => {
@@ -47,8 +49,8 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
                 } else {
                     had += 1;
                 }
-                may_have_gate &= !is_gate;
-                if is_gate && matches!(reply, ReleaseReply::Granted { .. }) {
+                may_have_coordinator &= !is_coordinator;
+                if is_coordinator && matches!(reply, ReleaseReply::Granted { .. }) {
                     listeners.passed_on(&release.id, parts.now());
                 }
                 pending_releases.answered(at, &release, longest, &Ok(reply));
@@ -61,8 +63,8 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
         }
     }
     round.rest(parts.told(release, longest));
-    // Where the gate may have it still, no other gets the name: the caller is told so, and it is repeated.
-    if left > servers.spare() || may_have_gate {
+    // Where the coordinator may have it still, no other gets the name: the caller is told so, and it is repeated.
+    if left > servers.spare() || may_have_coordinator {
         // A pending release may tell it before it is repeated: then none has it, and that is no loss.
         return Err(failures.failure(servers).after_silence(true));
     }

@@ -94,7 +94,7 @@ impl<T: Send + 'static> Round<T> {
     }
 
     fn heard(&mut self, at: usize, answer: Result<T, Failure>) -> Said<T> {
-        // A server that refuses is no good gate either.
+        // A server that refuses is no good coordinator either.
         self.servers.note_silent(at, answer.is_err());
         self.answered += usize::from(answer.is_ok());
         if self.answered == self.servers.need() {

@@ -1049,7 +1049,9 @@ impl Dialler {
         }
         // The connection that finds a server restarted may be one that had no connection to it.
         let again = self.epochs.take_ended() || again;
-        let generation = self.epochs.after_handshake(handshake.epoch, handshake.up, again);
+        let generation = self
+            .epochs
+            .after_handshake(handshake.epoch, handshake.up, again);
         self.note_start(handshake.up, again);
         self.is_replica
             .store(handshake.is_replica, Ordering::Release);

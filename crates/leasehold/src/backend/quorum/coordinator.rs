@@ -1,7 +1,7 @@
-//! The gate of a name: the one of its servers where its waiters stand in line, and are woken.
+//! The coordinator of a name: the one of its servers where its waiters stand in line, and are woken.
 //!
 //! It is the first, in an order that all clients share, that has a connection, answers, and is not in quarantine. Clients that disagree
-//! lose time, never safety: a grant by the gate is no vote (QB3), and only has its client ask all servers.
+//! lose time, never safety: a grant by the coordinator is no vote (QB3), and only has its client ask all servers.
 
 use std::{
     cmp::Reverse,
@@ -24,35 +24,35 @@ use crate::{
     owner::LeaseId,
 };
 
-/// How often the waiters check whether their gate is still the one.
+/// How often the waiters check whether their coordinator is still the one.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 
-/// For so long a name counts as contended after its gate has passed it on to another client.
+/// For so long a name counts as contended after its coordinator has passed it on to another client.
 const CONTENDED: Duration = Duration::from_secs(1);
 
 /// More names are not remembered.
 const CONTENDED_MOST: usize = 4096;
 
 /// What this client hears, and at which server.
-pub(super) struct GateListeners {
+pub(super) struct CoordinatorListeners {
     sink: Arc<dyn Sink>,
     /// Where the wake-ups for a name are heard.
     heard_at: Mutex<HashMap<LockId, usize>>,
-    /// Lease ids that a gate has given the name to, by message.
+    /// Lease ids that a coordinator has given the name to, by message.
     granted: Mutex<HashSet<LeaseId>>,
     contended: Mutex<HashMap<LockId, Tick>>,
     is_watched: AtomicBool,
 }
 
 /// The sink of one server.
-pub(super) struct GateListener {
-    pub(super) listeners: Arc<GateListeners>,
+pub(super) struct CoordinatorListener {
+    pub(super) listeners: Arc<CoordinatorListeners>,
     pub(super) at: usize,
 }
 
-impl Sink for GateListener {
+impl Sink for CoordinatorListener {
     fn wake(&self, id: &LockId, wake_up: WakeUp) {
-        let GateListener { listeners, at } = self;
+        let CoordinatorListener { listeners, at } = self;
         match wake_up {
             WakeUp::Granted(grant) => {
                 listeners.granted.lock().insert(grant.lease);
@@ -76,15 +76,15 @@ impl Sink for GateListener {
     }
 }
 
-impl fmt::Debug for GateListener {
+impl fmt::Debug for CoordinatorListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "server {} of a quorum", self.at)
     }
 }
 
-impl GateListeners {
-    pub(super) fn new(sink: Arc<dyn Sink>) -> Arc<GateListeners> {
-        Arc::new(GateListeners {
+impl CoordinatorListeners {
+    pub(super) fn new(sink: Arc<dyn Sink>) -> Arc<CoordinatorListeners> {
+        Arc::new(CoordinatorListeners {
             sink,
             heard_at: Mutex::default(),
             granted: Mutex::default(),
@@ -93,12 +93,12 @@ impl GateListeners {
         })
     }
 
-    /// Whether a gate has said that this lease id has the name, once.
+    /// Whether a coordinator has said that this lease id has the name, once.
     pub(super) fn was_granted(&self, lease: LeaseId) -> bool {
         self.granted.lock().remove(&lease)
     }
 
-    /// The gate has given the name to another client.
+    /// The coordinator has given the name to another client.
     pub(super) fn passed_on(&self, id: &LockId, now: Tick) {
         let mut contended = self.contended.lock();
         if contended.len() >= CONTENDED_MOST {
@@ -153,12 +153,12 @@ impl GateListeners {
         }
     }
 
-    /// As long as names are waited for: has the waiters ask whose gate is another server by now.
+    /// As long as names are waited for: has the waiters ask whose coordinator is another server by now.
     fn watch(self: &Arc<Self>, servers: &Arc<Servers>) {
         if self.is_watched.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (listeners, servers): (Weak<GateListeners>, Weak<Servers>) =
+        let (listeners, servers): (Weak<CoordinatorListeners>, Weak<Servers>) =
             (Arc::downgrade(self), Arc::downgrade(servers));
         let Some(background) = servers.upgrade().map(|servers| servers.background.clone()) else {
             return;
@@ -190,7 +190,10 @@ impl GateListeners {
             heard_at.iter().map(|(id, at)| (id.clone(), *at)).collect()
         };
         for (id, at) in &heard {
-            if servers.gate(id).is_some_and(|gate| gate != *at) {
+            if servers
+                .coordinator(id)
+                .is_some_and(|coordinator| coordinator != *at)
+            {
                 self.sink.wake(id, WakeUp::TryAgain);
             }
         }
@@ -199,9 +202,9 @@ impl GateListeners {
 }
 
 impl Servers {
-    /// The gate of a name; `None`: no server can be it. Where none is well, one is asked all the same: only so is it known that it answers
+    /// The coordinator of a name; `None`: no server can be it. Where none is well, one is asked all the same: only so is it known that it answers
     /// again.
-    pub(super) fn gate(&self, id: &LockId) -> Option<usize> {
+    pub(super) fn coordinator(&self, id: &LockId) -> Option<usize> {
         let first = |all: &mut dyn Iterator<Item = usize>| {
             all.max_by_key(|at| (rank(id.name.wire(), &self.at(*at).name), Reverse(*at)))
         };
@@ -210,9 +213,9 @@ impl Servers {
             .or_else(|| first(&mut all.filter(|at| self.can_vote(*at))))
     }
 
-    pub(super) fn gate_or_why(&self, id: &LockId) -> Result<usize, Failure> {
-        let gate = self.gate(id);
-        gate.ok_or_else(|| Failure::NotSent(self.no_majority(|_| None)))
+    pub(super) fn coordinator_or_why(&self, id: &LockId) -> Result<usize, Failure> {
+        let coordinator = self.coordinator(id);
+        coordinator.ok_or_else(|| Failure::NotSent(self.no_majority(|_| None)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The waiters of this process for latches: nothing is held, all wait for one number to be zero.
 //!
-//! A latch that is waited for has one gate, however many tasks wait. Its driver subscribes once, reads the count, and sleeps until
-//! a wake-up, the poll interval, or another waiter comes; one reading of zero opens the gate for all that came before it was
+//! A latch that is waited for has one list of waiters, however many tasks wait. Its driver subscribes once, reads the count, and sleeps until
+//! a wake-up, the poll interval, or another waiter comes; one reading of zero answers all that came before it was
 //! sent. A message alone opens nothing: it may be late, and about a count that has been set anew since.
 
 use std::{
@@ -30,16 +30,16 @@ use crate::{
     user_callback,
 };
 
-/// The gates of a client, by name.
+/// The waiters for the latches of a client, by name.
 #[derive(Debug)]
-pub(crate) struct Gates {
+pub(crate) struct AllLatchWaiters {
     env: Arc<Env>,
-    by_name: Mutex<BTreeMap<LockId, Arc<Gate>>>,
+    by_name: Mutex<BTreeMap<LockId, Arc<LatchWaiters>>>,
 }
 
 /// The waiters for one latch.
 #[derive(Debug)]
-struct Gate {
+struct LatchWaiters {
     id: LockId,
     state: Mutex<State>,
     /// Rung by a wake-up, by a waiter that comes, and by the last one that leaves.
@@ -61,28 +61,28 @@ struct State {
     deaf: bool,
 }
 
-/// A wait at a gate. Dropping it leaves.
-struct GateWait {
-    gate: Arc<Gate>,
+/// A wait for a latch. Dropping it leaves.
+struct LatchWait {
+    of_latch: Arc<LatchWaiters>,
     number: u64,
     answered: AnswerFuture,
 }
 
-impl Resident for Gates {
+impl Resident for AllLatchWaiters {
     fn thread_gone(&self) {
         self.close(&Error::ThreadGone);
     }
 }
 
-impl Drop for GateWait {
+impl Drop for LatchWait {
     fn drop(&mut self) {
-        let mut state = self.gate.state.lock();
+        let mut state = self.of_latch.state.lock();
         // Its waker is the user's code, and is dropped with `answered`.
         let answerer = state.waiters.remove(&self.number);
         let last = state.waiters.is_empty();
         drop(state);
         if last {
-            self.gate.bell.notify_one();
+            self.of_latch.bell.notify_one();
         }
         drop(answerer);
     }
@@ -91,9 +91,9 @@ impl Drop for GateWait {
 /// A client that leaves waits so long for the end of its subscription to be confirmed.
 const UNSUBSCRIBED: Duration = Duration::from_millis(20);
 
-impl Gates {
-    pub(crate) fn new(env: &Arc<Env>) -> Arc<Gates> {
-        Arc::new(Gates {
+impl AllLatchWaiters {
+    pub(crate) fn new(env: &Arc<Env>) -> Arc<AllLatchWaiters> {
+        Arc::new(AllLatchWaiters {
             env: Arc::clone(env),
             by_name: Mutex::default(),
         })
@@ -123,36 +123,39 @@ impl Gates {
         tokio::select! {
             biased;
             answer = &mut waiter.answered => answer.map(|_open| true),
-            () = time_is_up => waiter.gate.out_of_time(env, began),
+            () = time_is_up => waiter.of_latch.out_of_time(env, began),
         }
     }
 
-    fn join(self: &Arc<Self>, id: &LockId) -> Result<GateWait, Error> {
-        let mut gates = self.by_name.lock();
+    fn join(self: &Arc<Self>, id: &LockId) -> Result<LatchWait, Error> {
+        let mut latch_waiters = self.by_name.lock();
         // B6: under the lock, so that a waiter that `close` did not see is refused.
         if self.env.is_closed() {
             return Err(Error::Closed);
         }
-        let is_new = !gates.contains_key(id);
-        let gate = gates.entry(id.clone()).or_insert_with(|| Gate::new(id));
-        let gate = Arc::clone(gate);
+        let is_new = !latch_waiters.contains_key(id);
+        let of_latch = latch_waiters
+            .entry(id.clone())
+            .or_insert_with(|| LatchWaiters::new(id));
+        let of_latch = Arc::clone(of_latch);
         let (answers, answered) = answer::slot();
         let number = {
-            let mut state = gate.state.lock();
+            let mut state = of_latch.state.lock();
             let number = state.next;
             state.next += 1;
             state.waiters.insert(number, answers);
             number
         };
-        drop(gates);
+        drop(latch_waiters);
         if is_new {
-            self.env.spawn(drive(Arc::clone(self), Arc::clone(&gate)));
+            self.env
+                .spawn(drive(Arc::clone(self), Arc::clone(&of_latch)));
         } else {
             // The count may be zero since it was read last.
-            gate.bell.notify_one();
+            of_latch.bell.notify_one();
         }
-        Ok(GateWait {
-            gate,
+        Ok(LatchWait {
+            of_latch,
             number,
             answered,
         })
@@ -160,19 +163,19 @@ impl Gates {
 
     /// The backend heard something about a latch.
     pub(crate) fn wake(&self, id: &LockId, wake_up: WakeUp) {
-        let gate = self.by_name.lock().get(id).map(Arc::clone);
-        if let Some(gate) = gate {
-            gate.state.lock().deaf |= wake_up == WakeUp::Deaf;
-            gate.bell.notify_one();
+        let of_latch = self.by_name.lock().get(id).map(Arc::clone);
+        if let Some(of_latch) = of_latch {
+            of_latch.state.lock().deaf |= wake_up == WakeUp::Deaf;
+            of_latch.bell.notify_one();
         }
     }
 
     /// Answers all waiters. The client is marked as closed already, or its thread is gone, so that none comes from now on.
     pub(crate) fn close(&self, error: &Error) {
-        let gates: Vec<_> = self.by_name.lock().values().map(Arc::clone).collect();
-        for gate in gates {
-            gate.answer(u64::MAX, &Err(error.clone()));
-            gate.bell.notify_one();
+        let latch_waiters: Vec<_> = self.by_name.lock().values().map(Arc::clone).collect();
+        for of_latch in latch_waiters {
+            of_latch.answer(u64::MAX, &Err(error.clone()));
+            of_latch.bell.notify_one();
         }
     }
 
@@ -182,33 +185,33 @@ impl Gates {
 
     /// How many drivers wait for a wake-up.
     pub(crate) fn waiting_drivers(&self) -> usize {
-        let gates = self.by_name.lock();
-        let waits = |gate: &&Arc<Gate>| gate.waits.load(Ordering::Relaxed);
-        gates.values().filter(waits).count()
+        let latch_waiters = self.by_name.lock();
+        let waits = |of_latch: &&Arc<LatchWaiters>| of_latch.waits.load(Ordering::Relaxed);
+        latch_waiters.values().filter(waits).count()
     }
 
     /// How many tasks of this process wait for the latch.
     pub(crate) fn waiting(&self, id: &LockId) -> usize {
-        let gates = self.by_name.lock();
-        gates
+        let latch_waiters = self.by_name.lock();
+        latch_waiters
             .get(id)
-            .map_or(0, |gate| gate.state.lock().waiters.len())
+            .map_or(0, |of_latch| of_latch.state.lock().waiters.len())
     }
 
-    /// Takes the gate out, unless a waiter has come.
-    fn remove(&self, gate: &Gate) -> bool {
-        let mut gates = self.by_name.lock();
-        let is_empty = gate.state.lock().waiters.is_empty();
+    /// Takes the list out, unless a waiter has come.
+    fn remove(&self, of_latch: &LatchWaiters) -> bool {
+        let mut latch_waiters = self.by_name.lock();
+        let is_empty = of_latch.state.lock().waiters.is_empty();
         if is_empty {
-            gates.remove(&gate.id);
+            latch_waiters.remove(&of_latch.id);
         }
         is_empty
     }
 }
 
-impl Gate {
-    fn new(id: &LockId) -> Arc<Gate> {
-        Arc::new(Gate {
+impl LatchWaiters {
+    fn new(id: &LockId) -> Arc<LatchWaiters> {
+        Arc::new(LatchWaiters {
             id: id.clone(),
             state: Mutex::default(),
             bell: Notify::new(),
@@ -259,46 +262,46 @@ impl Gate {
 }
 
 /// Reads the count on behalf of all waiters, until none is left.
-async fn drive(gates: Arc<Gates>, gate: Arc<Gate>) {
-    let env = &gates.env;
+async fn drive(latch_waiters: Arc<AllLatchWaiters>, of_latch: Arc<LatchWaiters>) {
+    let env = &latch_waiters.env;
     let mut backoff = Backoff::of_request();
     // Whether wake-ups are heard; and whether a subscription may be there, or come about.
     let (mut hears, mut subscribed) = (false, false);
     loop {
         let upto = {
-            let mut state = gate.state.lock();
+            let mut state = of_latch.state.lock();
             hears &= !std::mem::take(&mut state.deaf);
             (!state.waiters.is_empty()).then_some(state.next)
         };
         let Some(upto) = upto else {
             if subscribed {
-                let unheard = env.backend.unlisten(&gate.id);
+                let unheard = env.backend.unlisten(&of_latch.id);
                 let _ = env.within(UNSUBSCRIBED, unheard).await;
                 (hears, subscribed) = (false, false);
             }
-            if gates.remove(&gate) {
+            if latch_waiters.remove(&of_latch) {
                 return;
             }
             continue;
         };
         let read = env
             .backend
-            .permits(gate.id.clone(), Permits::Available, env.once());
+            .permits(of_latch.id.clone(), Permits::Available, env.once());
         let failure = match read.await {
             // Waiters that came after the send may ask about a count that was set since.
             Ok(count) if count <= 0 => {
-                gate.answer(upto, &Ok(()));
+                of_latch.answer(upto, &Ok(()));
                 continue;
             }
             Ok(_) => {
-                gate.answered(env.clock.now());
+                of_latch.answered(env.clock.now());
                 if hears {
                     backoff.reset();
-                    sleep(env, &gate).await;
+                    sleep(env, &of_latch).await;
                     continue;
                 }
                 subscribed = true;
-                match env.backend.listen(gate.id.clone()).await {
+                match env.backend.listen(of_latch.id.clone()).await {
                     // Once more, for what was said before.
                     Ok(()) => {
                         hears = true;
@@ -310,24 +313,24 @@ async fn drive(gates: Arc<Gates>, gate: Arc<Gate>) {
             Err(failure) => failure,
         };
         if failure.is_final() {
-            gate.answer(upto, &Err(gate.error(failure)));
+            of_latch.answer(upto, &Err(of_latch.error(failure)));
             continue;
         }
-        gate.state.lock().trouble = Some(failure);
+        of_latch.state.lock().trouble = Some(failure);
         env.sleep(backoff.next()).await;
     }
 }
 
 /// Until the bell rings, at most for the poll interval.
-fn sleep(env: &Env, gate: &Gate) -> impl Future<Output = ()> {
+fn sleep(env: &Env, of_latch: &LatchWaiters) -> impl Future<Output = ()> {
     let poll = env.sleep(stretched(env.config.poll_every));
-    gate.waits.store(true, Ordering::Relaxed);
+    of_latch.waits.store(true, Ordering::Relaxed);
     async {
         tokio::select! {
             biased;
-            () = gate.bell.notified() => {}
+            () = of_latch.bell.notified() => {}
             () = poll => {}
         }
-        gate.waits.store(false, Ordering::Relaxed);
+        of_latch.waits.store(false, Ordering::Relaxed);
     }
 }
