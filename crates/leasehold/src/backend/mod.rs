@@ -210,8 +210,8 @@ pub(crate) trait ServerLink {
         None
     }
 
-    /// Which names of several one script can renew: those of one part. `None`: all.
-    fn part(&self, _id: &LockId) -> Option<u16> {
+    /// Which names of several one script can renew: those of one hash slot. `None`: all.
+    fn hash_slot(&self, _id: &LockId) -> Option<u16> {
         None
     }
 

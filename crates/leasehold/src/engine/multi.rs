@@ -10,7 +10,7 @@
 //!   begins anew. It knows of the restart, since it asks the server that it waits for, and those whose leases it renews.
 //! - **No livelock, no starvation.** Each round takes at least the first of the missing locks, and gives none back, unless a
 //!   restart has turned the order. The wait for it ends as its own queue says (L1).
-//! - **S1, S2** are those of the parts: each has a hold, a lease id and a place in the watchdog's list of its own.
+//! - **S1, S2** are those of the members: each has a hold, a lease id and a place in the watchdog's list of its own.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -37,7 +37,7 @@ use crate::{
 
 /// A member of several locks that are asked for together.
 #[derive(Clone, Debug)]
-pub(crate) struct PartRequest {
+pub(crate) struct MemberRequest {
     pub(crate) core: ClientRef,
     pub(crate) id: LockId,
     pub(crate) spec: Spec,
@@ -46,26 +46,26 @@ pub(crate) struct PartRequest {
 /// Takes all of these locks, as patiently as told; `None` if one of them was held. They are in the order of their names, which all
 /// processes share, and no two are the same.
 pub(crate) async fn acquire(
-    parts: &mut [PartRequest],
+    members: &mut [MemberRequest],
     patience: Patience,
 ) -> Result<Option<Vec<Held>>, Error> {
     let until = match patience {
         Patience::For(wait) => Instant::now().checked_add(wait),
-        Patience::Once => parts
+        Patience::Once => members
             .iter()
-            .map(|part| enter::latest_answer(&part.core))
+            .map(|member| enter::latest_answer(&member.core))
             .max(),
         Patience::Forever => None,
     };
     loop {
-        if parts.windows(2).any(is_one_name) {
-            Box::pin(order_by_server(parts, patience, until)).await?;
+        if members.windows(2).any(is_one_name) {
+            Box::pin(order_by_server(members, patience, until)).await?;
         }
         let mut taking = Taking {
-            parts,
+            members,
             patience,
             until,
-            held: Vec::with_capacity(parts.len()),
+            held: Vec::with_capacity(members.len()),
             waited: false,
             said_held: None,
             turned: false,
@@ -83,14 +83,14 @@ pub(crate) async fn acquire(
     }
 }
 
-/// Brings the parts of one name, which are on several servers, into the order of what these are to all processes: an address may be
+/// Brings the members of one name, which are on several servers, into the order of what these are to all processes: an address may be
 /// written in two ways. A server that was never reached is waited for, with nothing held.
 async fn order_by_server(
-    parts: &mut [PartRequest],
+    members: &mut [MemberRequest],
     patience: Patience,
     until: Option<Instant>,
 ) -> Result<(), Error> {
-    for PartRequest { core, id, .. } in &*parts {
+    for MemberRequest { core, id, .. } in &*members {
         let mut backoff = Backoff::of_request();
         while core.backend.identity().is_none() {
             core.check_open()?;
@@ -114,29 +114,29 @@ async fn order_by_server(
             }
         }
     }
-    parts.sort_by_cached_key(|part| (part.id.name.clone(), part.core.backend.identity()));
-    let is_twice = |pair: &&[PartRequest]| {
-        let [one, next] = [&pair[0], &pair[1]].map(|part| part.core.backend.identity());
+    members.sort_by_cached_key(|member| (member.id.name.clone(), member.core.backend.identity()));
+    let is_twice = |pair: &&[MemberRequest]| {
+        let [one, next] = [&pair[0], &pair[1]].map(|member| member.core.backend.identity());
         is_one_name(pair) && one.is_some() && one == next
     };
-    match parts.windows(2).find(is_twice) {
+    match members.windows(2).find(is_twice) {
         Some(pair) => Err(twice(pair[0].id.name.shown())),
         None => Ok(()),
     }
 }
 
-/// Whether two parts have one name.
-fn is_one_name(pair: &[PartRequest]) -> bool {
+/// Whether two members have one name.
+fn is_one_name(pair: &[MemberRequest]) -> bool {
     pair[0].id.name == pair[1].id.name
 }
 
-/// Completes when the parts are not in the order of their servers any more, since one of these has restarted.
-async fn turned(parts: &[PartRequest]) {
-    let is_in_order = |pair: &[PartRequest]| {
-        let [one, next] = [&pair[0], &pair[1]].map(|part| part.core.backend.identity());
+/// Completes when the members are not in the order of their servers any more, since one of these has restarted.
+async fn turned(members: &[MemberRequest]) {
+    let is_in_order = |pair: &[MemberRequest]| {
+        let [one, next] = [&pair[0], &pair[1]].map(|member| member.core.backend.identity());
         one.is_some() && one < next
     };
-    let mut on_several = parts.windows(2).filter(|pair| is_one_name(pair));
+    let mut on_several = members.windows(2).filter(|pair| is_one_name(pair));
     let Some(first) = on_several.next() else {
         return pending().await;
     };
@@ -158,7 +158,7 @@ const GIVEN_BACK: Duration = Duration::from_millis(200);
 /// So often a caller that waits checks whether a restart has turned the order.
 const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
-/// So often a part may be lost before the last one is taken.
+/// So often a member may be lost before the last one is taken.
 const ROUNDS_MOST: u32 = 8;
 
 #[derive(Debug, thiserror::Error)]
@@ -171,23 +171,23 @@ struct OverTooSoon {
     length: Duration,
 }
 
-/// A caller that has the first of its parts, and asks for the others.
+/// A caller that has the first of its members, and asks for the others.
 struct Taking<'a> {
-    parts: &'a [PartRequest],
+    members: &'a [MemberRequest],
     patience: Patience,
     until: Option<Instant>,
-    /// Of the first parts, in order.
+    /// Of the first members, in order.
     held: Vec<Held>,
-    /// A part was waited for, or asked for by itself, with others held.
+    /// A member was waited for, or asked for by itself, with others held.
     waited: bool,
-    /// The server has said that another owner holds this part, which was not taken since.
+    /// The server has said that another owner holds this member, which was not taken since.
     said_held: Option<usize>,
-    /// A restart of a server has turned the order of the parts.
+    /// A restart of a server has turned the order of the members.
     turned: bool,
 }
 
 impl Taking<'_> {
-    /// Takes all. `false`: a part is held by another owner, and the caller's patience is over; or the order was turned.
+    /// Takes all. `false`: a member is held by another owner, and the caller's patience is over; or the order was turned.
     async fn take(&mut self) -> Result<bool, Error> {
         for _ in 0..ROUNDS_MOST {
             if !self.take_all().await? {
@@ -198,22 +198,25 @@ impl Taking<'_> {
             }
         }
         // Each time one of the leases was over before the last name was taken.
-        let limits = self.parts.iter().map(|part| match part.spec.max_hold() {
-            // A shorter lease is renewed meanwhile.
-            Some(most) => ("max_hold", most),
-            None => part.spec.limit(),
-        });
+        let limits = self
+            .members
+            .iter()
+            .map(|member| match member.spec.max_hold() {
+                // A shorter lease is renewed meanwhile.
+                Some(most) => ("max_hold", most),
+                None => member.spec.limit(),
+            });
         let (what, length) = limits.min_by_key(|(_, length)| *length).unwrap_or_default();
         Err(Error::Rejected {
-            doing: format!("lock {} names at once", self.parts.len()).into(),
+            doing: format!("lock {} names at once", self.members.len()).into(),
             source: Arc::new(OverTooSoon { what, length }) as Cause,
         })
     }
 
     /// Takes what is missing. `false`: as [`take`](Taking::take) says.
     async fn take_all(&mut self) -> Result<bool, Error> {
-        while self.held.len() < self.parts.len() {
-            let all = self.parts.len() - self.held.len();
+        while self.held.len() < self.members.len() {
+            let all = self.members.len() - self.held.len();
             let is_taken = self.ask(all, Patience::Once).await;
             match is_taken {
                 Ok(true) => break,
@@ -233,22 +236,22 @@ impl Taking<'_> {
         Ok(true)
     }
 
-    /// Asks for so many of the missing parts side by side, as first attempts, or for the first of them with patience. All are sent
+    /// Asks for so many of the missing members side by side, as first attempts, or for the first of them with patience. All are sent
     /// before any answer is waited for. `false`: another owner holds one of them. Then those behind it are given back, since no
     /// caller waits for a lock that comes before one it holds.
-    async fn ask(&mut self, parts: usize, patience: Patience) -> Result<bool, Error> {
-        let all = self.parts;
+    async fn ask(&mut self, members: usize, patience: Patience) -> Result<bool, Error> {
+        let all = self.members;
         let missing = &all[self.held.len()..];
         let others_held = !self.held.is_empty();
         self.waited |= others_held;
         let until = self.until;
-        let asks = missing[..parts].iter().map(|part| {
-            let asked = Box::pin(ask(part, patience));
+        let asks = missing[..members].iter().map(|member| {
+            let asked = Box::pin(ask(member, patience));
             async move {
                 match until {
                     // What waits keeps to its own time.
                     Some(until) if patience == Patience::Once => {
-                        let PartRequest { core, id, spec } = part;
+                        let MemberRequest { core, id, spec } = member;
                         let answer = core.by(Instant::now() + left(until), asked).await;
                         answer.unwrap_or_else(|| Err(no_answer(core, id, *spec)))
                     }
@@ -259,7 +262,7 @@ impl Taking<'_> {
         let answers = tokio::select! {
             biased;
             // A caller that does not wait is in no circle.
-            () = turned(self.parts), if others_held && patience != Patience::Once => {
+            () = turned(self.members), if others_held && patience != Patience::Once => {
                 self.turned = true;
                 return Ok(false);
             }
@@ -286,16 +289,16 @@ impl Taking<'_> {
         refused.unwrap_or(Ok(true))
     }
 
-    /// Whether the caller's time is up, and may be told that a part was held: a request that was sent in what was left of it
+    /// Whether the caller's time is up, and may be told that a member was held: a request that was sent in what was left of it
     /// may have no answer. Where the server cannot be asked any more, what it said last is no news.
     fn was_held(&self) -> bool {
         let is_over = |until| Instant::now() >= until;
-        let part = self.said_held.filter(|at| *at >= self.held.len());
+        let member = self.said_held.filter(|at| *at >= self.held.len());
         let is_well = |at: usize| {
-            let part = &self.parts[at];
-            part.core.backend.trouble_of(&part.id).is_none()
+            let member = &self.members[at];
+            member.core.backend.trouble_of(&member.id).is_none()
         };
-        part.is_some_and(is_well) && self.until.is_some_and(is_over)
+        member.is_some_and(is_well) && self.until.is_some_and(is_over)
     }
 
     /// Whether all that was taken is still held. If one was lost meanwhile, those behind it are given back, since no caller waits for
@@ -320,9 +323,9 @@ fn left(until: Instant) -> Duration {
     left.max(Duration::from_millis(1))
 }
 
-/// Asks for one part, by its own queue.
-async fn ask(part: &PartRequest, patience: Patience) -> Result<Option<Held>, Error> {
-    let PartRequest { core, id, spec } = part;
+/// Asks for one member, by its own queue.
+async fn ask(member: &MemberRequest, patience: Patience) -> Result<Option<Held>, Error> {
+    let MemberRequest { core, id, spec } = member;
     let patience = if spec.durability.is_primary() {
         patience
     } else {

@@ -19,7 +19,7 @@ use crate::{
     engine::core::Core,
     engine::hold::spec::{Patience, Waits},
     engine::multi,
-    engine::multi::PartRequest,
+    engine::multi::MemberRequest,
     error::Invalid,
     kind::{Access, LockKind},
     owner,
@@ -313,10 +313,10 @@ impl MultiLock {
         }
     }
 
-    fn requests(&self, place: &'static Location<'static>) -> Result<Vec<PartRequest>, Error> {
+    fn requests(&self, place: &'static Location<'static>) -> Result<Vec<MemberRequest>, Error> {
         let parts = self.parts.as_ref().map_err(Error::clone)?;
         let request = |(handle, access): &(Handle, Access)| {
-            Ok(PartRequest {
+            Ok(MemberRequest {
                 core: handle.core().clone(),
                 id: handle.id()?.clone(),
                 spec: handle.spec(*access, place)?,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{
     ballots::stated,
-    parts::Parts,
     round::{Failures, Round, Said},
+    state::QuorumState,
 };
 use crate::{
     backend::{Acquire, Acquired, Failure, QueueEntry, fenced::Tokens},
@@ -26,25 +26,25 @@ const PAUSE_MOST: Duration = Duration::from_millis(20);
 const POLL_FIRST: u64 = 50;
 const POLL_MORE: u64 = 100;
 
-pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Failure> {
-    parts.tidy();
-    let checked = parts.servers.check();
-    let coordinator = match checked.and_then(|()| parts.servers.coordinator_or_why(&step.id)) {
+pub(super) async fn acquire(state: QuorumState, step: Acquire) -> Result<Acquired, Failure> {
+    state.tidy();
+    let checked = state.servers.check();
+    let coordinator = match checked.and_then(|()| state.servers.coordinator_or_why(&step.id)) {
         Ok(coordinator) => coordinator,
         Err(failure) => {
             // Its client takes another id, and a coordinator may have given it the name by message.
-            if parts.ballots.is_open(step.lease) {
-                parts.give_up(&step.id, step.access, step.lease);
+            if state.ballots.is_open(step.lease) {
+                state.give_up(&step.id, step.access, step.lease);
             }
             return Err(failure);
         }
     };
-    let began = parts.now();
+    let began = state.now();
     let mut candidate = Candidate {
-        words: vec![VoteAnswer::Unasked; parts.servers.len()],
+        words: vec![VoteAnswer::Unasked; state.servers.len()],
         failures: Failures::default(),
         refused: false,
-        parts,
+        state,
         step,
         coordinator,
         began,
@@ -52,7 +52,7 @@ pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Fai
     let verdict = candidate.way().await;
     let has_coordinator = candidate.words[coordinator] == VoteAnswer::Vote;
     let polls = has_coordinator && verdict == Verdict::Held && candidate.step.entry.is_some();
-    let background = candidate.parts.servers.background.clone();
+    let background = candidate.state.servers.background.clone();
     let answer = candidate.answer(verdict);
     if polls {
         let pause = POLL_FIRST + fastrand::u64(0..=POLL_MORE);
@@ -62,7 +62,7 @@ pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Fai
 }
 
 struct Candidate {
-    parts: Parts,
+    state: QuorumState,
     step: Acquire,
     coordinator: usize,
     began: Tick,
@@ -102,7 +102,7 @@ impl Candidate {
     async fn way(&mut self) -> Verdict {
         let lease = self.step.lease;
         match self.step.entry {
-            Some(entry) if !self.parts.listeners.was_granted(lease) => {
+            Some(entry) if !self.state.listeners.was_granted(lease) => {
                 // First: a grant that the coordinator sends to no listener would hold the name for a lease (L1).
                 if let Err(failure) = self.listen().await {
                     self.failures
@@ -126,12 +126,12 @@ impl Candidate {
             _ => {}
         }
         for round in 0..=ROUNDS_MORE {
-            let began = self.parts.now();
-            let mut targets = self.parts.askable();
+            let began = self.state.now();
+            let mut targets = self.state.askable();
             // A vote is not asked for twice: the second answer would be counted from a later send (QB1).
             targets.retain(|at| self.words[*at] != VoteAnswer::Vote);
             // No round that cannot win: its votes would keep out those who can.
-            if self.votes() + targets.len() < self.parts.servers.need() {
+            if self.votes() + targets.len() < self.state.servers.need() {
                 return Verdict::NoMajority;
             }
             self.ask(&targets, None).await;
@@ -140,7 +140,7 @@ impl Candidate {
                 Verdict::Held
                     if self.words[self.coordinator] == VoteAnswer::Vote && round < ROUNDS_MORE =>
                 {
-                    let took = self.parts.now().since(began);
+                    let took = self.state.now().since(began);
                     // At random, so that two clients that share the votes do not meet again.
                     self.pause(took * (2 << round)).await;
                 }
@@ -151,14 +151,14 @@ impl Candidate {
     }
 
     fn is_contended(&self) -> bool {
-        self.parts.listeners.is_contended(&self.step.id, self.began)
+        self.state.listeners.is_contended(&self.step.id, self.began)
     }
 
     /// Hears wake-ups at the coordinator before it takes an entry there.
     async fn listen(&self) -> Result<(), Failure> {
-        let Parts {
+        let QuorumState {
             servers, listeners, ..
-        } = &self.parts;
+        } = &self.state;
         if listeners.hears(&self.step.id, self.coordinator) {
             return Ok(());
         }
@@ -169,15 +169,15 @@ impl Candidate {
 
     async fn pause(&self, most: Duration) {
         let pause = most.min(PAUSE_MOST).mul_f64(fastrand::f64());
-        self.parts.servers.background.sleep(pause).await;
+        self.state.servers.background.sleep(pause).await;
     }
 
     /// Asks these at once, until the outcome is known.
     async fn ask(&mut self, targets: &[usize], entry: Option<QueueEntry>) {
-        let Parts {
+        let QuorumState {
             servers, ballots, ..
-        } = self.parts.clone();
-        let (lease, sent) = (self.step.lease, self.parts.now());
+        } = self.state.clone();
+        let (lease, sent) = (self.step.lease, self.state.now());
         let pending = ballots.pending_for(&self.step.id.name);
         let lease_length = Duration::from_millis(self.step.lease_ms);
         let mut round = Round::new(&servers, servers.timeout(lease_length));
@@ -201,14 +201,14 @@ impl Candidate {
                 break;
             }
         }
-        round.rest(self.parts.heard_late(&self.step, sent));
+        round.rest(self.state.heard_late(&self.step, sent));
     }
 
     /// A server has answered. `pending`: the servers that still had to be told of a lease id for this name when it was asked.
     fn hear(&mut self, at: usize, sent: Tick, said: Said<Acquired>, pending: &[usize]) {
-        let Parts {
+        let QuorumState {
             servers, ballots, ..
-        } = &self.parts;
+        } = &self.state;
         // For the error, in case no majority comes about.
         self.failures.note(at, &said);
         let answer = match said {
@@ -238,7 +238,7 @@ impl Candidate {
     }
 
     fn is_decided(&self) -> bool {
-        let servers = &self.parts.servers;
+        let servers = &self.state.servers;
         match self.words[self.coordinator] {
             VoteAnswer::Held { .. } => true,
             // It says who is next.
@@ -250,7 +250,7 @@ impl Candidate {
     }
 
     fn verdict(&self) -> Verdict {
-        verdict(&self.words, self.coordinator, self.parts.servers.need())
+        verdict(&self.words, self.coordinator, self.state.servers.need())
     }
 
     /// Whether what is held may be no other's: without what this client is giving up there would be another verdict.
@@ -260,13 +260,13 @@ impl Candidate {
             word => *word,
         };
         let words: Vec<VoteAnswer> = self.words.iter().map(settled).collect();
-        verdict(&words, self.coordinator, self.parts.servers.need()) != Verdict::Held
+        verdict(&words, self.coordinator, self.state.servers.need()) != Verdict::Held
     }
 
     fn answer(self, verdict: Verdict) -> Result<Acquired, Failure> {
-        let Parts {
+        let QuorumState {
             servers, ballots, ..
-        } = &self.parts;
+        } = &self.state;
         if self.refused {
             return Ok(Acquired::GivenUp);
         }
@@ -302,7 +302,7 @@ impl Candidate {
 
     fn give_up(&self) {
         let step = &self.step;
-        self.parts.give_up(&step.id, step.access, step.lease);
+        self.state.give_up(&step.id, step.access, step.lease);
     }
 
     /// When so many of the servers that said no are free that a majority is.
@@ -313,7 +313,7 @@ impl Candidate {
         });
         let mut held: Vec<Duration> = held.collect();
         held.sort_unstable();
-        let missing = self.parts.servers.need().saturating_sub(self.votes());
+        let missing = self.state.servers.need().saturating_sub(self.votes());
         let at = missing.saturating_sub(1).min(held.len().checked_sub(1)?);
         held.get(at).copied().filter(|ttl| *ttl < Duration::MAX)
     }

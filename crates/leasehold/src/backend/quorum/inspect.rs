@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    parts::Parts,
     round::{Failures, Round, Said},
+    state::QuorumState,
 };
 use crate::{
     backend::{Count, Counted, Failure, Inspection, Owned, SeenVote},
@@ -12,8 +12,8 @@ use crate::{
 };
 
 /// The owner with the votes of a majority holds it. Each server's word is told beside that.
-pub(super) async fn inspect(parts: Parts, id: LockId) -> Result<Inspection, Failure> {
-    let servers = &parts.servers;
+pub(super) async fn inspect(state: QuorumState, id: LockId) -> Result<Inspection, Failure> {
+    let servers = &state.servers;
     let coordinator = servers.coordinator(&id);
     let mut round = Round::new(servers, servers.timeout(Duration::MAX));
     for at in (0..servers.len()).filter(|at| servers.is_reachable(*at)) {
@@ -76,10 +76,10 @@ fn holders(said: &[Option<Inspection>], need: usize) -> Vec<Owned> {
     holders
 }
 
-pub(super) async fn count(parts: Parts, step: Count) -> Result<Counted, Failure> {
-    let servers = &parts.servers;
+pub(super) async fn count(state: QuorumState, step: Count) -> Result<Counted, Failure> {
+    let servers = &state.servers;
     let mut round = Round::new(servers, servers.timeout(Duration::MAX));
-    for at in parts.askable() {
+    for at in state.askable() {
         round.ask(at, servers.at(at).backend.count(step.clone()));
     }
     let (mut written, mut not_ours) = (0, 0);
@@ -99,7 +99,7 @@ pub(super) async fn count(parts: Parts, step: Count) -> Result<Counted, Failure>
     if written >= servers.need() {
         Ok(Counted::Written)
     } else if not_ours > servers.spare() {
-        parts.give_up(&step.id, step.access, step.lease);
+        state.give_up(&step.id, step.access, step.lease);
         Ok(Counted::NotOurs)
     } else {
         Err(failures.failure(servers))
@@ -107,8 +107,8 @@ pub(super) async fn count(parts: Parts, step: Count) -> Result<Counted, Failure>
 }
 
 /// Takes the lock from its holders at all servers; a majority must have done so.
-pub(super) async fn force_unlock(parts: Parts, id: LockId) -> Result<Vec<String>, Failure> {
-    let servers = &parts.servers;
+pub(super) async fn force_unlock(state: QuorumState, id: LockId) -> Result<Vec<String>, Failure> {
+    let servers = &state.servers;
     let mut round = Round::new(servers, servers.timeout(Duration::MAX));
     for at in (0..servers.len()).filter(|at| servers.is_reachable(*at)) {
         round.ask(at, servers.at(at).backend.force_unlock(id.clone()));

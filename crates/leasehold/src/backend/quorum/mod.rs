@@ -15,12 +15,12 @@ mod acquire;
 mod ballots;
 mod coordinator;
 mod inspect;
-mod parts;
 mod pending;
 mod release;
 mod renew;
 mod round;
 mod servers;
+mod state;
 
 use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
@@ -49,17 +49,17 @@ use crate::{
 };
 use ballots::Ballots;
 use coordinator::{CoordinatorListener, CoordinatorListeners};
-use parts::Parts;
 use pending::PendingReleases;
 use round::{Failures, Said};
 use servers::{ServerPatience, Servers};
+use state::QuorumState;
 
 /// With a majority connected, the others are waited for so long.
 const SLOWER: Duration = Duration::from_millis(300);
 
 /// One client of several servers.
 pub(crate) struct Quorum {
-    parts: Parts,
+    state: QuorumState,
     longest: Duration,
     outage: Outage,
     shown: String,
@@ -110,7 +110,7 @@ impl Quorum {
         let tombstone = config.lease.max(Duration::from_secs(30));
         Quorum {
             outage: Outage::new(shown.clone(), outage_clock),
-            parts: Parts {
+            state: QuorumState {
                 pending_releases: PendingReleases::new(
                     &servers,
                     &ballots,
@@ -135,7 +135,7 @@ impl Quorum {
     }
 
     async fn dial_all(&self) -> Result<(), Failure> {
-        let servers = &self.parts.servers;
+        let servers = &self.state.servers;
         let (mut up, mut failures) = (0, Failures::default());
         let dials =
             (0..servers.len()).map(|at| async move { (at, servers.at(at).backend.dial().await) });
@@ -163,30 +163,30 @@ impl Quorum {
     }
 
     fn all<T: Send + 'static>(&self, ask: impl Fn(&dyn Backend) -> Reply<T>) -> Vec<Reply<T>> {
-        let servers = self.parts.servers.iter();
+        let servers = self.state.servers.iter();
         servers.map(|member| ask(&*member.backend)).collect()
     }
 }
 
 impl LockSteps for Quorum {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
-        Box::pin(acquire::acquire(self.parts.clone(), step))
+        Box::pin(acquire::acquire(self.state.clone(), step))
     }
 
     fn release(&self, step: Release) -> Reply<ReleaseReply> {
-        Box::pin(release::release(self.parts.clone(), step))
+        Box::pin(release::release(self.state.clone(), step))
     }
 
     fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>> {
-        renew::renew(self.parts.clone(), batch)
+        renew::renew(self.state.clone(), batch)
     }
 
     fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
-        Box::pin(renew::extend(self.parts.clone(), step))
+        Box::pin(renew::extend(self.state.clone(), step))
     }
 
     fn count(&self, step: Count) -> Reply<Counted> {
-        Box::pin(inspect::count(self.parts.clone(), step))
+        Box::pin(inspect::count(self.state.clone(), step))
     }
 
     fn downgrade(&self, _step: Downgrade) -> Reply<bool> {
@@ -194,7 +194,7 @@ impl LockSteps for Quorum {
     }
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
-        Box::pin(inspect::inspect(self.parts.clone(), id))
+        Box::pin(inspect::inspect(self.state.clone(), id))
     }
 
     fn find(&self, _step: FindPage) -> Reply<FoundPage> {
@@ -202,11 +202,11 @@ impl LockSteps for Quorum {
     }
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
-        Box::pin(inspect::force_unlock(self.parts.clone(), id))
+        Box::pin(inspect::force_unlock(self.state.clone(), id))
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
-        self.parts.servers.at(0).backend.owner(kind, access, lease)
+        self.state.servers.at(0).backend.owner(kind, access, lease)
     }
 
     fn keep(&self, _step: Keep) -> Reply<KeptEntries> {
@@ -247,9 +247,9 @@ impl LockSteps for Quorum {
 
 impl WakeUpSteps for Quorum {
     fn listen(&self, id: LockId) -> Reply<()> {
-        let Parts {
+        let QuorumState {
             servers, listeners, ..
-        } = &self.parts;
+        } = &self.state;
         match servers.coordinator_or_why(&id) {
             Ok(coordinator) => listeners.listen(servers, &id, coordinator),
             Err(failure) => Box::pin(std::future::ready(Err(failure))),
@@ -257,7 +257,7 @@ impl WakeUpSteps for Quorum {
     }
 
     fn unlisten(&self, id: &LockId) -> Reply<()> {
-        self.parts.listeners.unlisten(&self.parts.servers, id)
+        self.state.listeners.unlisten(&self.state.servers, id)
     }
 
     fn heard(&self) -> Reply<()> {
@@ -289,11 +289,11 @@ impl ServerLink for Quorum {
     }
 
     fn has_reached(&self) -> bool {
-        self.parts.servers.iter().any(|it| it.backend.has_reached())
+        self.state.servers.iter().any(|it| it.backend.has_reached())
     }
 
     fn trouble(&self) -> Option<Cause> {
-        self.parts.servers.trouble()
+        self.state.servers.trouble()
     }
 
     fn outage(&self) -> &Outage {
@@ -306,27 +306,27 @@ impl ServerLink for Quorum {
 
     /// By address: one of the servers may be away, and has another identity after each restart.
     fn identity(&self) -> Option<String> {
-        let mut names: Vec<&str> = self.parts.servers.iter().map(|it| &*it.name).collect();
+        let mut names: Vec<&str> = self.state.servers.iter().map(|it| &*it.name).collect();
         names.sort_unstable();
         Some(names.join(","))
     }
 
     fn prepare(&self) {
-        self.parts
+        self.state
             .servers
             .iter()
             .for_each(|it| it.backend.prepare());
     }
 
     fn move_to_background(&self) {
-        self.parts
+        self.state
             .servers
             .iter()
             .for_each(|it| it.backend.move_to_background());
     }
 
     fn shut(&self) {
-        self.parts.servers.iter().for_each(|it| it.backend.shut());
+        self.state.servers.iter().for_each(|it| it.backend.shut());
     }
 }
 

@@ -1,18 +1,18 @@
 //! The end of a hold on a quorum: answered when a majority, and the coordinator, have confirmed it (QB5).
 
 use super::{
-    parts::Parts,
     round::{Failures, Said},
+    state::QuorumState,
 };
 use crate::backend::{Failure, Release, ReleaseReply};
 
-pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply, Failure> {
-    let Parts {
+pub(super) async fn release(state: QuorumState, step: Release) -> Result<ReleaseReply, Failure> {
+    let QuorumState {
         servers,
         ballots,
         pending_releases,
         listeners,
-    } = &parts;
+    } = &state;
     let longest = pending_releases.longest;
     // It may have been heard, and not asked about.
     listeners.was_granted(step.lease);
@@ -31,7 +31,7 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
     let mut may_have_coordinator = waits_for_coordinator;
     let (all, mut left) = (pending.len(), pending.len());
     let mut failures = Failures::default();
-    let mut round = parts.release_at(&pending, &release, longest);
+    let mut round = state.release_at(&pending, &release, longest);
     let mut open: Vec<usize> = pending.iter().map(|pending| pending.at).collect();
     while left > servers.spare() || waits_for_coordinator {
         let Some((at, said)) = round.next().await else {
@@ -51,7 +51,7 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
                 }
                 may_have_coordinator &= !is_coordinator;
                 if is_coordinator && matches!(reply, ReleaseReply::Granted { .. }) {
-                    listeners.passed_on(&release.id, parts.now());
+                    listeners.passed_on(&release.id, state.now());
                 }
                 pending_releases.answered(at, &release, longest, &Ok(reply));
                 open.retain(|it| *it != at);
@@ -62,7 +62,7 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
             Said::Silent(_) | Said::Waits(_) => {}
         }
     }
-    round.rest(parts.told(release, longest));
+    round.rest(state.told(release, longest));
     // Where the coordinator may have it still, no other gets the name: the caller is told so, and it is repeated.
     if left > servers.spare() || may_have_coordinator {
         // A pending release may tell it before it is repeated: then none has it, and that is no loss.

@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     ballots::stated,
-    parts::Parts,
     round::{Round, Said},
+    state::QuorumState,
 };
 use crate::{
     backend::{Acquire, Extend, Failure, Renew, Renewal, Reply},
@@ -25,8 +25,8 @@ struct Entry {
 }
 
 /// A batch, to all servers that can be reached; those in quarantine, too, whose votes come back so.
-pub(super) fn renew(parts: Parts, batch: &[Renew]) -> Reply<Vec<Renewal>> {
-    let servers = Arc::clone(&parts.servers);
+pub(super) fn renew(state: QuorumState, batch: &[Renew]) -> Reply<Vec<Renewal>> {
+    let servers = Arc::clone(&state.servers);
     let asked = (0..servers.len()).filter(|at| servers.is_reachable(*at));
     let replies: Vec<(usize, Reply<Vec<Renewal>>)> = asked
         .map(|at| (at, servers.at(at).backend.renew(batch)))
@@ -37,16 +37,16 @@ pub(super) fn renew(parts: Parts, batch: &[Renew]) -> Reply<Vec<Renewal>> {
         not_ours: Vec::new(),
     });
     let entries: Vec<Entry> = entries.collect();
-    Box::pin(collect(parts, replies, entries))
+    Box::pin(collect(state, replies, entries))
 }
 
 async fn collect(
-    parts: Parts,
+    state: QuorumState,
     replies: Vec<(usize, Reply<Vec<Renewal>>)>,
     mut entries: Vec<Entry>,
 ) -> Result<Vec<Renewal>, Failure> {
-    let servers = &parts.servers;
-    let sent = parts.now();
+    let servers = &state.servers;
+    let sent = state.now();
     let shortest = entries
         .iter()
         .map(|it| it.renew.lease_ms)
@@ -65,15 +65,15 @@ async fn collect(
         // QB6: no vote of a server counts that may have forgotten others.
         let may_vote = servers.may_vote(at);
         for (entry, renewal) in entries.iter_mut().zip(renewals) {
-            entry.hear(&parts, at, sent, renewal, may_vote);
+            entry.hear(&state, at, sent, renewal, may_vote);
         }
         if entries.iter().all(is_decided) {
             break;
         }
     }
-    let verdicts = entries.iter().map(|it| it.verdict(&parts, sent));
+    let verdicts = entries.iter().map(|it| it.verdict(&state, sent));
     let verdicts = verdicts.collect();
-    let late = parts.clone();
+    let late = state.clone();
     round.rest(move |at, answer| {
         let may_vote = late.servers.may_vote(at);
         for (entry, renewal) in entries.iter_mut().zip(answer.into_iter().flatten()) {
@@ -88,27 +88,34 @@ async fn collect(
 }
 
 impl Entry {
-    fn hear(&mut self, parts: &Parts, at: usize, sent: Tick, renewal: Renewal, may_vote: bool) {
+    fn hear(
+        &mut self,
+        state: &QuorumState,
+        at: usize,
+        sent: Tick,
+        renewal: Renewal,
+        may_vote: bool,
+    ) {
         match renewal {
             Renewal::Extended if may_vote => {
                 self.extended += 1;
                 if self.renew.lease_ms > 0 {
                     let lease = Duration::from_millis(self.renew.lease_ms);
-                    parts.ballots.extended(self.renew.lease, at, sent, lease);
+                    state.ballots.extended(self.renew.lease, at, sent, lease);
                 }
             }
             Renewal::Lost => {
                 self.not_ours.push(at);
-                parts.ballots.lost(self.renew.lease, at);
+                state.ballots.lost(self.renew.lease, at);
             }
             Renewal::Extended | Renewal::Shortened(_) | Renewal::Unknown => {}
         }
     }
 
-    fn verdict(&self, parts: &Parts, sent: Tick) -> Renewal {
-        let Parts {
+    fn verdict(&self, state: &QuorumState, sent: Tick) -> Renewal {
+        let QuorumState {
             servers, ballots, ..
-        } = parts;
+        } = state;
         if self.not_ours.len() > servers.spare() {
             return Renewal::Lost;
         }
@@ -124,16 +131,16 @@ impl Entry {
             }
         };
         for at in &self.not_ours {
-            self.repair(parts, *at);
+            self.repair(state, *at);
         }
         renewal
     }
 
     /// Asks there again, under the same lease id (QB7).
-    fn repair(&self, parts: &Parts, at: usize) {
-        let Parts {
+    fn repair(&self, state: &QuorumState, at: usize) {
+        let QuorumState {
             servers, ballots, ..
-        } = parts;
+        } = state;
         let Renew {
             access,
             lease,
@@ -143,7 +150,7 @@ impl Entry {
         if lease_ms == 0 || !ballots.asks_again(lease, at) {
             return;
         }
-        let sent = parts.now();
+        let sent = state.now();
         let step = Acquire {
             id: self.renew.id.clone(),
             access,
@@ -154,16 +161,16 @@ impl Entry {
         };
         let mut round = Round::new(servers, servers.timeout(Duration::MAX));
         round.ask(at, servers.at(at).backend.acquire(step.clone()));
-        round.begin(parts.heard_late(&step, sent));
+        round.begin(state.heard_late(&step, sent));
     }
 }
 
 /// Extends one hold: as much is left of it as of the vote that is the `need`th longest.
-pub(super) async fn extend(parts: Parts, step: Extend) -> Result<Option<Duration>, Failure> {
-    let Parts {
+pub(super) async fn extend(state: QuorumState, step: Extend) -> Result<Option<Duration>, Failure> {
+    let QuorumState {
         servers, ballots, ..
-    } = &parts;
-    let sent = parts.now();
+    } = &state;
+    let sent = state.now();
     let mut failures = Failures::default();
     let lease = Duration::from_millis(step.lease_ms);
     let lease = if lease.is_zero() {
@@ -172,7 +179,7 @@ pub(super) async fn extend(parts: Parts, step: Extend) -> Result<Option<Duration
         lease
     };
     let mut round = Round::new(servers, servers.timeout(lease));
-    for at in parts.askable() {
+    for at in state.askable() {
         round.ask(at, servers.at(at).backend.extend(step.clone()));
     }
     let (mut left, mut not_ours) = (Vec::new(), 0);
@@ -198,7 +205,7 @@ pub(super) async fn extend(parts: Parts, step: Extend) -> Result<Option<Duration
     match left.iter().rev().nth(servers.need() - 1) {
         Some(remaining) => Ok(Some(*remaining)),
         None if not_ours > servers.spare() => {
-            parts.give_up(&step.id, step.access, step.lease);
+            state.give_up(&step.id, step.access, step.lease);
             Ok(None)
         }
         None => Err(failures.failure(servers)),

@@ -86,7 +86,7 @@ impl ServerLink for Cluster {
         owner.map(|node| node.number)
     }
 
-    fn part(&self, id: &LockId) -> Option<u16> {
+    fn hash_slot(&self, id: &LockId) -> Option<u16> {
         Some(slot(id.name.wire()))
     }
 

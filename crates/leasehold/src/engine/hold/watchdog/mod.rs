@@ -25,9 +25,9 @@
 mod durable;
 pub(crate) mod epochs;
 mod failed;
+mod hash_slots;
 pub(crate) mod label;
 pub(crate) mod list;
-mod parts;
 mod shards;
 pub(crate) mod wake_at;
 
@@ -50,9 +50,9 @@ use crate::{
     durations::humane,
     engine::env::Env,
     engine::hold::watchdog::epochs::Epochs,
+    engine::hold::watchdog::hash_slots::turn_of,
     engine::hold::watchdog::label::Label,
     engine::hold::watchdog::list::{List, UNDER_WAY_MOST, slot},
-    engine::hold::watchdog::parts::turn_of,
     engine::hold::watchdog::shards::{SilentShards, TURN_MOST, by_shard},
     engine::hold::watchdog::wake_at::AtomicTick,
     engine::hold::{Due, Hold, Onward, WatchdogCheck},
@@ -120,12 +120,12 @@ impl Watchdog {
         self.put(std::iter::once((Arc::clone(hold), at)), every);
     }
 
-    /// And again those that were renewed together, each with those of its part.
+    /// And again those that were renewed together, each with those of its hash slot.
     fn renew_again(&self, env: &Env, holds: Vec<Arc<Hold>>, every: Duration, sent: Tick) {
         let together = slot(sent, every, fastrand::u8(..));
         let with_its_turn = |hold: Arc<Hold>| {
-            let part = env.backend.part(hold.id());
-            let at = part.map(|part| turn_of(part, sent, every, self.early));
+            let hash_slot = env.backend.hash_slot(hold.id());
+            let at = hash_slot.map(|hash_slot| turn_of(hash_slot, sent, every, self.early));
             (hold, at.unwrap_or(together))
         };
         self.put(holds.into_iter().map(with_its_turn), every);

@@ -18,14 +18,14 @@ use crate::{
 };
 
 #[derive(Clone)]
-pub(super) struct Parts {
+pub(super) struct QuorumState {
     pub(super) servers: Arc<Servers>,
     pub(super) ballots: Arc<Ballots>,
     pub(super) pending_releases: Arc<PendingReleases>,
     pub(super) listeners: Arc<CoordinatorListeners>,
 }
 
-impl Parts {
+impl QuorumState {
     pub(super) fn now(&self) -> Tick {
         self.servers.clock.now()
     }
@@ -57,16 +57,16 @@ impl Parts {
         step: &Acquire,
         sent: Tick,
     ) -> impl FnMut(usize, Result<Acquired, Failure>) + Send + use<> {
-        let parts = self.clone();
+        let state = self.clone();
         let release = Release::giving_back(&step.id, step.access, step.lease);
         move |at, answer| {
             let lease = release.lease;
-            let may_vote = parts.servers.may_vote(at);
-            parts.ballots.answered(lease, at, sent, &answer, may_vote);
-            if matches!(answer, Ok(Acquired::Granted { .. })) && !parts.ballots.is_open(lease) {
-                parts
+            let may_vote = state.servers.may_vote(at);
+            state.ballots.answered(lease, at, sent, &answer, may_vote);
+            if matches!(answer, Ok(Acquired::Granted { .. })) && !state.ballots.is_open(lease) {
+                state
                     .pending_releases
-                    .add(at, &release, parts.pending_releases.longest);
+                    .add(at, &release, state.pending_releases.longest);
             }
         }
     }
