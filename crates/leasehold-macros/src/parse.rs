@@ -56,10 +56,10 @@ pub(crate) struct Options {
     pub(crate) blocking: Option<Span>,
 }
 
-/// The options that were said, for those that may not stand together.
-struct Said(Vec<(&'static str, Span)>);
+/// The options that were named, for those that may not stand together.
+struct NamedOptions(Vec<(&'static str, Span)>);
 
-impl Said {
+impl NamedOptions {
     fn add(&mut self, option: &'static str, at: Span) -> Result<()> {
         if self.at(option).is_some() {
             return Err(Error::new(
@@ -103,7 +103,7 @@ impl Parse for Options {
         let shown = text.value();
         let mut name = text.into_token_stream();
         let mut options = Options::new();
-        let mut said = Said(Vec::new());
+        let mut said = NamedOptions(Vec::new());
         while !input.is_empty() {
             input.parse::<Token![,]>()?;
             if input.is_empty() {
@@ -206,7 +206,7 @@ impl Options {
         Ok(())
     }
 
-    fn check(&self, said: &Said) -> Result<()> {
+    fn check(&self, said: &NamedOptions) -> Result<()> {
         said.not_both(
             "lease",
             "fixed_lease",

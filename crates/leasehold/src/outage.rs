@@ -27,7 +27,7 @@ pub(crate) struct Outage {
     clock: Clock,
     /// Read at each answer.
     is_on: AtomicBool,
-    is_told: Mutex<bool>,
+    is_reported: Mutex<bool>,
     is_replaced: AtomicBool,
     of_outages: Seldom,
     of_refusals: Seldom,
@@ -60,7 +60,7 @@ impl Outage {
             server,
             clock,
             is_on: AtomicBool::new(false),
-            is_told: Mutex::new(false),
+            is_reported: Mutex::new(false),
             is_replaced: AtomicBool::new(false),
             of_outages: Seldom::default(),
             of_refusals: Seldom::default(),
@@ -74,14 +74,14 @@ impl Outage {
     /// A request had no answer, or a connection did not come about.
     pub(crate) fn goes_on(&self, cause: &Cause) {
         let is_news = {
-            let mut is_told = self.is_told.lock();
+            let mut is_reported = self.is_reported.lock();
             // What is under way at a server that was replaced tells nothing: no answer would end that.
             if self.is_replaced.load(Ordering::Relaxed) {
                 return;
             }
             self.is_on.store(true, Ordering::Relaxed);
-            let is_news = !*is_told && self.of_outages.may_warn(self.clock.now());
-            *is_told |= is_news;
+            let is_news = !*is_reported && self.of_outages.may_warn(self.clock.now());
+            *is_reported |= is_news;
             is_news
         };
         if is_news {
@@ -93,7 +93,7 @@ impl Outage {
 
     /// The server has answered.
     pub(crate) fn is_over(&self) {
-        if self.is_on() && self.was_told() {
+        if self.is_on() && self.was_reported() {
             user_callback::catch_panic(
                 || tracing::info!(target: "leasehold", server = %self.server, "the server can be used again"),
             );
@@ -103,7 +103,7 @@ impl Outage {
     /// The server is a node of a cluster, and another has its slots from here on.
     pub(crate) fn is_over_by(&self, successor: Option<&str>) {
         self.is_replaced.store(true, Ordering::Relaxed);
-        if self.was_told() {
+        if self.was_reported() {
             user_callback::catch_panic(
                 || tracing::info!(target: "leasehold", server = %self.server, successor, "the slots of the server can be used again, at another node"),
             );
@@ -111,10 +111,10 @@ impl Outage {
     }
 
     /// Whether those who run the program have been told of an outage that ends now.
-    fn was_told(&self) -> bool {
-        let mut is_told = self.is_told.lock();
+    fn was_reported(&self) -> bool {
+        let mut is_reported = self.is_reported.lock();
         self.is_on.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *is_told)
+        std::mem::take(&mut *is_reported)
     }
 
     /// The server answers, and refuses a request that it may carry out later. To others it may say yes meanwhile, so no end is told.
@@ -139,6 +139,6 @@ mod tests {
         let cause: Cause = Arc::new(std::fmt::Error);
         outage.refuses(&cause);
         outage.goes_on(&cause);
-        assert!(*outage.is_told.lock());
+        assert!(*outage.is_reported.lock());
     }
 }

@@ -31,7 +31,7 @@ impl Failure {
     }
 
     /// The same, with more to its text.
-    pub(crate) fn said_by(self, says: impl FnOnce(Cause) -> Cause) -> Failure {
+    pub(crate) fn reported_by(self, says: impl FnOnce(Cause) -> Cause) -> Failure {
         match self {
             Failure::NotSent(cause) => Failure::NotSent(says(cause)),
             Failure::NotNow(cause) => Failure::NotNow(says(cause)),

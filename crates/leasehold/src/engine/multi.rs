@@ -67,7 +67,7 @@ pub(crate) async fn acquire(
             until,
             held: Vec::with_capacity(members.len()),
             waited: false,
-            said_held: None,
+            answered_held: None,
             turned: false,
         };
         let taken = taking.take().await;
@@ -181,7 +181,7 @@ struct Taking<'a> {
     /// A member was waited for, or asked for by itself, with others held.
     waited: bool,
     /// The server has said that another owner holds this member, which was not taken since.
-    said_held: Option<usize>,
+    answered_held: Option<usize>,
     /// A restart of a server has turned the order of the members.
     turned: bool,
 }
@@ -275,7 +275,7 @@ impl Taking<'_> {
             match answers.next() {
                 Some(Ok(Some(held))) => self.held.push(held),
                 Some(Ok(None)) => {
-                    self.said_held = Some(self.held.len());
+                    self.answered_held = Some(self.held.len());
                     refused = Some(Ok(false));
                 }
                 Some(Err(error)) if error.is_unreachable() && self.was_held() => {
@@ -293,7 +293,7 @@ impl Taking<'_> {
     /// may have no answer. Where the server cannot be asked any more, what it said last is no news.
     fn was_held(&self) -> bool {
         let is_over = |until| Instant::now() >= until;
-        let member = self.said_held.filter(|at| *at >= self.held.len());
+        let member = self.answered_held.filter(|at| *at >= self.held.len());
         let is_well = |at: usize| {
             let member = &self.members[at];
             member.core.backend.trouble_of(&member.id).is_none()

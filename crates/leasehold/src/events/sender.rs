@@ -127,7 +127,7 @@ pub(crate) struct Events {
     /// An observer has panicked, and that was told.
     has_panicked: AtomicBool,
     /// Whether the channel may have a receiver.
-    is_heard: AtomicBool,
+    has_receivers: AtomicBool,
     sender: broadcast::Sender<Event>,
     noted: Mutex<Noted>,
 }
@@ -150,7 +150,7 @@ impl Noted {
     /// Whether it is told.
     fn take(&mut self, event: Event) -> bool {
         let has_room = self.events.len() < BACKLOG;
-        let (is_told, with_it) = match event.kind {
+        let (is_reported, with_it) = match event.kind {
             // Its answer is not told either: the call knows.
             EventKind::Asked => (has_room, 2),
             EventKind::Answered { .. } => (true, 0),
@@ -163,12 +163,12 @@ impl Noted {
             }
             _ => (has_room && !self.untold.contains(&event.lease), 1),
         };
-        if is_told {
+        if is_reported {
             self.events.push_back(event);
         } else {
             self.dropped += with_it;
         }
-        is_told
+        is_reported
     }
 }
 
@@ -183,7 +183,7 @@ impl Events {
             since: AtomicU64::new(since.nanos()),
             observers,
             has_panicked: AtomicBool::new(false),
-            is_heard: AtomicBool::new(false),
+            has_receivers: AtomicBool::new(false),
             sender: broadcast::Sender::new(BACKLOG),
             noted: Mutex::default(),
         }
@@ -193,7 +193,7 @@ impl Events {
         let now = clock.now().nanos().max(1);
         let _noted = self.noted.lock();
         let listener = EventListener(self.sender.subscribe());
-        self.is_heard.store(true, Ordering::Relaxed);
+        self.has_receivers.store(true, Ordering::Relaxed);
         if !self.has_listener() {
             self.since.store(now, Ordering::Relaxed);
         }
@@ -268,9 +268,9 @@ impl Events {
             kind,
         };
         let mut noted = self.noted.lock();
-        let is_told = noted.take(event);
+        let is_reported = noted.take(event);
         self.send_noted(noted);
-        is_told
+        is_reported
     }
 
     /// Sends what is noted. If another thread is at it, that one goes on with it.
@@ -340,7 +340,7 @@ impl Events {
             }
             self.call(|| observer.event(&event));
         }
-        if self.is_heard.load(Ordering::Relaxed) {
+        if self.has_receivers.load(Ordering::Relaxed) {
             // An error means that there is no listener any more.
             user_callback::catch_panic(|| drop(self.sender.send(event)));
         }
@@ -349,8 +349,8 @@ impl Events {
 
     fn sent(&self, mut noted: MutexGuard<'_, Noted>) {
         noted.is_sending = false;
-        if self.is_heard.load(Ordering::Relaxed) && self.sender.receiver_count() == 0 {
-            self.is_heard.store(false, Ordering::Relaxed);
+        if self.has_receivers.load(Ordering::Relaxed) && self.sender.receiver_count() == 0 {
+            self.has_receivers.store(false, Ordering::Relaxed);
             if self.observers.all.is_empty() {
                 self.since.store(0, Ordering::Relaxed);
             }

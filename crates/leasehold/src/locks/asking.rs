@@ -29,8 +29,8 @@ pub(super) struct Asking {
 struct AskedPart {
     env: Arc<Env>,
     id: LockId,
-    /// What asks is told, and so is what answers.
-    is_told: bool,
+    /// What asks is reported, and so is what answers.
+    is_reported: bool,
 }
 
 /// Begins to tell of a call, if anything hears of it. Boxed: a task that waits is mostly its future (docs/performance.md, P2).
@@ -39,8 +39,8 @@ pub(super) fn begin<'a>(
     scope: impl FnOnce() -> Scope,
 ) -> Option<Box<Asking>> {
     let is_on = story::is_on();
-    let is_heard = |(env, _): (&Arc<Env>, &LockId)| is_on || env.events.has_listener();
-    if !parts.clone().any(is_heard) {
+    let is_received = |(env, _): (&Arc<Env>, &LockId)| is_on || env.events.has_listener();
+    if !parts.clone().any(is_received) {
         return None;
     }
     let scope = scope();
@@ -48,7 +48,7 @@ pub(super) fn begin<'a>(
         .map(|(env, id)| AskedPart {
             env: Arc::clone(env),
             id: id.clone(),
-            is_told: false,
+            is_reported: false,
         })
         .collect();
     scope.enter(|| parts.iter().for_each(|part| story::asks(&part.id)));
@@ -72,13 +72,13 @@ impl AskedPart {
     fn asks(&mut self, at: Instant) {
         let events = &self.env.events;
         // Of a call that was under way when a listener came, that one hears the answer.
-        self.is_told = !events.has_listener()
+        self.is_reported = !events.has_listener()
             || events.note_and_tell(&self.id, LeaseId::from(NONE), at, EventKind::Asked);
     }
 
     fn answers(&self, lease: u64, at: Instant, kind: EventKind) {
         let events = &self.env.events;
-        if self.is_told && events.has_listener() {
+        if self.is_reported && events.has_listener() {
             events.note_and_tell(&self.id, LeaseId::from(lease), at, kind);
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     ballots::stated,
-    round::{Failures, Round, Said},
+    round::{Failures, Round, ServerReply},
     state::QuorumState,
 };
 use crate::{
@@ -106,7 +106,7 @@ impl Candidate {
                 // First: a grant that the coordinator sends to no listener would hold the name for a lease (L1).
                 if let Err(failure) = self.listen().await {
                     self.failures
-                        .note::<()>(self.coordinator, &Said::Failed(failure));
+                        .note::<()>(self.coordinator, &ServerReply::Failed(failure));
                     return Verdict::NoMajority;
                 }
                 self.ask(&[self.coordinator], Some(entry)).await;
@@ -205,16 +205,16 @@ impl Candidate {
     }
 
     /// A server has answered. `pending`: the servers that still had to be told of a lease id for this name when it was asked.
-    fn hear(&mut self, at: usize, sent: Tick, said: Said<Acquired>, pending: &[usize]) {
+    fn hear(&mut self, at: usize, sent: Tick, said: ServerReply<Acquired>, pending: &[usize]) {
         let QuorumState {
             servers, ballots, ..
         } = &self.state;
         // For the error, in case no majority comes about.
         self.failures.note(at, &said);
         let answer = match said {
-            Said::Answer(answer) => Ok(answer),
-            Said::Failed(failure) => Err(failure),
-            Said::Silent(_) | Said::Waits(_) => {
+            ServerReply::Answer(answer) => Ok(answer),
+            ServerReply::Failed(failure) => Err(failure),
+            ServerReply::Silent(_) | ServerReply::Waits(_) => {
                 self.words[at] = VoteAnswer::Failed;
                 return;
             }

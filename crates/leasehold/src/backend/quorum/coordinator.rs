@@ -37,7 +37,7 @@ const CONTENDED_MOST: usize = 4096;
 pub(super) struct CoordinatorListeners {
     sink: Arc<dyn Sink>,
     /// Where the wake-ups for a name are heard.
-    heard_at: Mutex<HashMap<LockId, usize>>,
+    listened_at: Mutex<HashMap<LockId, usize>>,
     /// Lease ids that a coordinator has given the name to, by message.
     granted: Mutex<HashSet<LeaseId>>,
     contended: Mutex<HashMap<LockId, Tick>>,
@@ -61,7 +61,9 @@ impl Sink for CoordinatorListener {
                     .sink
                     .wake(id, WakeUp::Granted(Grant { ask: 0, ..grant }));
             }
-            _ if listeners.heard_at.lock().get(id) == Some(at) => listeners.sink.wake(id, wake_up),
+            _ if listeners.listened_at.lock().get(id) == Some(at) => {
+                listeners.sink.wake(id, wake_up)
+            }
             _ => {}
         }
     }
@@ -86,7 +88,7 @@ impl CoordinatorListeners {
     pub(super) fn new(sink: Arc<dyn Sink>) -> Arc<CoordinatorListeners> {
         Arc::new(CoordinatorListeners {
             sink,
-            heard_at: Mutex::default(),
+            listened_at: Mutex::default(),
             granted: Mutex::default(),
             contended: Mutex::default(),
             is_watched: AtomicBool::new(false),
@@ -115,7 +117,7 @@ impl CoordinatorListeners {
 
     /// Whether wake-ups are heard at this server.
     pub(super) fn hears(&self, id: &LockId, at: usize) -> bool {
-        self.heard_at.lock().get(id) == Some(&at)
+        self.listened_at.lock().get(id) == Some(&at)
     }
 
     /// Hears wake-ups for the name at this server, and at no other.
@@ -125,7 +127,7 @@ impl CoordinatorListeners {
         id: &LockId,
         at: usize,
     ) -> Reply<()> {
-        let before = self.heard_at.lock().insert(id.clone(), at);
+        let before = self.listened_at.lock().insert(id.clone(), at);
         if let Some(before) = before.filter(|before| *before != at) {
             drop(servers.at(before).backend.unlisten(id));
         }
@@ -135,9 +137,9 @@ impl CoordinatorListeners {
         Box::pin(async move {
             let answer = answer.await;
             if answer.is_err() {
-                let mut heard_at = listeners.heard_at.lock();
-                if heard_at.get(&id) == Some(&at) {
-                    heard_at.remove(&id);
+                let mut listened_at = listeners.listened_at.lock();
+                if listened_at.get(&id) == Some(&at) {
+                    listened_at.remove(&id);
                     // It may have been carried out, and no other would end it later.
                     drop(servers.at(at).backend.unlisten(&id));
                 }
@@ -147,7 +149,7 @@ impl CoordinatorListeners {
     }
 
     pub(super) fn unlisten(&self, servers: &Servers, id: &LockId) -> Reply<()> {
-        match self.heard_at.lock().remove(id) {
+        match self.listened_at.lock().remove(id) {
             Some(at) => servers.at(at).backend.unlisten(id),
             None => Box::pin(std::future::ready(Ok(()))),
         }
@@ -175,7 +177,7 @@ impl CoordinatorListeners {
                     continue;
                 }
                 listeners.is_watched.store(false, Ordering::Release);
-                let is_empty = listeners.heard_at.lock().is_empty();
+                let is_empty = listeners.listened_at.lock().is_empty();
                 if is_empty || listeners.is_watched.swap(true, Ordering::AcqRel) {
                     return;
                 }
@@ -186,8 +188,11 @@ impl CoordinatorListeners {
     /// Whether a name is waited for.
     fn check(&self, servers: &Servers) -> bool {
         let heard: Vec<(LockId, usize)> = {
-            let heard_at = self.heard_at.lock();
-            heard_at.iter().map(|(id, at)| (id.clone(), *at)).collect()
+            let listened_at = self.listened_at.lock();
+            listened_at
+                .iter()
+                .map(|(id, at)| (id.clone(), *at))
+                .collect()
         };
         for (id, at) in &heard {
             if servers

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    round::{Failures, Round, Said},
+    round::{Failures, Round, ServerReply},
     state::QuorumState,
 };
 use crate::{
@@ -25,9 +25,11 @@ pub(super) async fn inspect(state: QuorumState, id: LockId) -> Result<Inspection
     while let Some((at, word)) = round.next().await {
         failures.note(at, &word);
         match word {
-            Said::Answer(found) => said[at] = Some(found),
-            Said::Failed(failure) => why[at] = Some(failure.cause().to_string()),
-            Said::Silent(cause) | Said::Waits(cause) => why[at] = Some(cause.to_string()),
+            ServerReply::Answer(found) => said[at] = Some(found),
+            ServerReply::Failed(failure) => why[at] = Some(failure.cause().to_string()),
+            ServerReply::Silent(cause) | ServerReply::Waits(cause) => {
+                why[at] = Some(cause.to_string())
+            }
         }
     }
     if said.iter().flatten().count() < servers.need() {
@@ -87,8 +89,8 @@ pub(super) async fn count(state: QuorumState, step: Count) -> Result<Counted, Fa
     while let Some((at, said)) = round.next().await {
         failures.note(at, &said);
         match said {
-            Said::Answer(Counted::NotOurs) => not_ours += 1,
-            Said::Answer(_) => written += 1,
+            ServerReply::Answer(Counted::NotOurs) => not_ours += 1,
+            ServerReply::Answer(_) => written += 1,
             _ => {}
         }
         if written >= servers.need() || not_ours > servers.spare() {
@@ -117,7 +119,7 @@ pub(super) async fn force_unlock(state: QuorumState, id: LockId) -> Result<Vec<S
     let mut failures = Failures::default();
     while let Some((at, said)) = round.next().await {
         failures.note(at, &said);
-        if let Said::Answer(held) = said {
+        if let ServerReply::Answer(held) = said {
             answers += 1;
             owners.extend(held);
         }

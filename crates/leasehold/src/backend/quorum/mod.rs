@@ -50,7 +50,7 @@ use crate::{
 use ballots::Ballots;
 use coordinator::{CoordinatorListener, CoordinatorListeners};
 use pending::PendingReleases;
-use round::{Failures, Said};
+use round::{Failures, ServerReply};
 use servers::{ServerPatience, Servers};
 use state::QuorumState;
 
@@ -146,7 +146,7 @@ impl Quorum {
                 biased;
                 next = dials.next() => match next {
                     Some((_, Ok(()))) => up += 1,
-                    Some((at, Err(failure))) => failures.note(at, &Said::<()>::Failed(failure)),
+                    Some((at, Err(failure))) => failures.note(at, &ServerReply::<()>::Failed(failure)),
                     None => break,
                 },
                 () = &mut others, if up >= servers.need() => break,

@@ -42,7 +42,7 @@ pub(super) struct PendingReleases {
 #[derive(Default)]
 struct OfServer {
     all: Mutex<BTreeMap<LeaseId, PendingAtServer>>,
-    is_told: AtomicBool,
+    is_reporting: AtomicBool,
 }
 
 #[derive(Clone)]
@@ -102,7 +102,7 @@ impl PendingReleases {
         all.lock()
             .entry(pending_release.release.lease)
             .or_insert(pending_release);
-        if !self.of[at].is_told.swap(true, Ordering::AcqRel) {
+        if !self.of[at].is_reporting.swap(true, Ordering::AcqRel) {
             let pending_releases = Arc::clone(self);
             let handle = self.servers.background.handle();
             drop(handle.spawn(async move { pending_releases.tell(at).await }));
@@ -122,9 +122,9 @@ impl PendingReleases {
             let next: Vec<PendingAtServer> =
                 of.all.lock().values().take(AT_ONCE).cloned().collect();
             if next.is_empty() {
-                of.is_told.store(false, Ordering::Release);
+                of.is_reporting.store(false, Ordering::Release);
                 // One may have come since.
-                if of.all.lock().is_empty() || of.is_told.swap(true, Ordering::AcqRel) {
+                if of.all.lock().is_empty() || of.is_reporting.swap(true, Ordering::AcqRel) {
                     return;
                 }
                 continue;

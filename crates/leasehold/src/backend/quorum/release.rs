@@ -1,7 +1,7 @@
 //! The end of a hold on a quorum: answered when a majority, and the coordinator, have confirmed it (QB5).
 
 use super::{
-    round::{Failures, Said},
+    round::{Failures, ServerReply},
     state::QuorumState,
 };
 use crate::backend::{Failure, Release, ReleaseReply};
@@ -41,7 +41,7 @@ pub(super) async fn release(state: QuorumState, step: Release) -> Result<Release
         waits_for_coordinator &= !is_coordinator;
         failures.note(at, &said);
         match said {
-            Said::Answer(reply) => {
+            ServerReply::Answer(reply) => {
                 left -= usize::from(open.contains(&at));
                 // What a server has forgotten it gives to no other yet (QB6).
                 if reply == ReleaseReply::NotOurs && servers.may_vote(at) {
@@ -56,10 +56,10 @@ pub(super) async fn release(state: QuorumState, step: Release) -> Result<Release
                 pending_releases.answered(at, &release, longest, &Ok(reply));
                 open.retain(|it| *it != at);
             }
-            Said::Failed(_) => {
+            ServerReply::Failed(_) => {
                 pending_releases.add(at, &release, longest);
             }
-            Said::Silent(_) | Said::Waits(_) => {}
+            ServerReply::Silent(_) | ServerReply::Waits(_) => {}
         }
     }
     round.rest(state.told(release, longest));

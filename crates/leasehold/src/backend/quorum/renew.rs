@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     ballots::stated,
-    round::{Round, Said},
+    round::{Round, ServerReply},
     state::QuorumState,
 };
 use crate::{
@@ -59,7 +59,7 @@ async fn collect(
     let (need, spare) = (servers.need(), servers.spare());
     let is_decided = |it: &Entry| it.extended >= need || it.not_ours.len() > spare;
     while let Some((at, said)) = round.next().await {
-        let Said::Answer(renewals) = said else {
+        let ServerReply::Answer(renewals) = said else {
             continue;
         };
         // QB6: no vote of a server counts that may have forgotten others.
@@ -186,11 +186,11 @@ pub(super) async fn extend(state: QuorumState, step: Extend) -> Result<Option<Du
     while let Some((at, said)) = round.next().await {
         failures.note(at, &said);
         match said {
-            Said::Answer(Some(remaining)) if servers.may_vote(at) => {
+            ServerReply::Answer(Some(remaining)) if servers.may_vote(at) => {
                 ballots.extended(step.lease, at, sent, remaining);
                 left.push(remaining);
             }
-            Said::Answer(None) => {
+            ServerReply::Answer(None) => {
                 ballots.lost(step.lease, at);
                 not_ours += 1;
             }

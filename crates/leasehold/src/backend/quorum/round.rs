@@ -19,7 +19,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(20);
 const STRAGGLERS: Duration = Duration::from_millis(200);
 
 /// What one server has said.
-pub(super) enum Said<T> {
+pub(super) enum ServerReply<T> {
     Answer(T),
     Failed(Failure),
     /// Nothing in its time; what it says later is still worth hearing.
@@ -69,7 +69,7 @@ impl<T: Send + 'static> Round<T> {
     }
 
     /// The next word of a server. `None`: each has said something, or its time is up.
-    pub(super) async fn next(&mut self) -> Option<(usize, Said<T>)> {
+    pub(super) async fn next(&mut self) -> Option<(usize, ServerReply<T>)> {
         loop {
             if self.waited_for.is_empty() {
                 return None;
@@ -93,7 +93,7 @@ impl<T: Send + 'static> Round<T> {
         }
     }
 
-    fn heard(&mut self, at: usize, answer: Result<T, Failure>) -> Said<T> {
+    fn heard(&mut self, at: usize, answer: Result<T, Failure>) -> ServerReply<T> {
         // A server that refuses is no good coordinator either.
         self.servers.note_silent(at, answer.is_err());
         self.answered += usize::from(answer.is_ok());
@@ -103,24 +103,24 @@ impl<T: Send + 'static> Round<T> {
             self.until = self.until.min(enough);
         }
         match answer {
-            Ok(answer) => Said::Answer(answer),
-            Err(failure) => Said::Failed(failure),
+            Ok(answer) => ServerReply::Answer(answer),
+            Err(failure) => ServerReply::Failed(failure),
         }
     }
 
     /// A server that is not waited for any more.
-    fn gone(&self, is_late: bool) -> Option<(usize, Said<T>)> {
+    fn gone(&self, is_late: bool) -> Option<(usize, ServerReply<T>)> {
         if is_late {
             let at = *self.waited_for.first()?;
             self.servers.note_silent(at, true);
             let waited = self.servers.clock.now().since(self.began);
             let cause = self.servers.no_answer(at, waited, self.timeout);
-            return Some((at, Said::Silent(cause)));
+            return Some((at, ServerReply::Silent(cause)));
         }
         let mut waited_for = self.waited_for.iter();
         waited_for.find_map(|&at| {
             let cause = self.servers.at(at).backend.trouble()?;
-            Some((at, Said::Waits(cause)))
+            Some((at, ServerReply::Waits(cause)))
         })
     }
 
@@ -169,15 +169,15 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    pub(super) fn note<T>(&mut self, at: usize, said: &Said<T>) {
+    pub(super) fn note<T>(&mut self, at: usize, said: &ServerReply<T>) {
         let cause = match said {
-            Said::Answer(_) => return,
-            Said::Waits(cause) => cause,
-            Said::Silent(cause) => {
+            ServerReply::Answer(_) => return,
+            ServerReply::Waits(cause) => cause,
+            ServerReply::Silent(cause) => {
                 self.is_ambiguous = true;
                 cause
             }
-            Said::Failed(failure) => {
+            ServerReply::Failed(failure) => {
                 self.is_ambiguous |= failure.is_ambiguous();
                 self.rejected += usize::from(failure.is_final());
                 failure.cause()

@@ -83,7 +83,7 @@ pub(super) struct ManagedConnection {
     /// How many connections it has had.
     made: AtomicU64,
     /// When it was last told that its connection has ended.
-    told_end: Mutex<Option<Instant>>,
+    reported_end: Mutex<Option<Instant>>,
     /// The task that reconnects, or did.
     dialling: Mutex<Option<AbortHandle>>,
     /// The task that ends with the runtime, and tells.
@@ -558,7 +558,7 @@ impl ManagedConnection {
             changed: Notify::new(),
             wanted: Arc::default(),
             made: AtomicU64::new(0),
-            told_end: Mutex::default(),
+            reported_end: Mutex::default(),
             dialling: Mutex::default(),
             sentinel: OnceLock::new(),
         })
@@ -742,7 +742,7 @@ impl ManagedConnection {
     /// connections wants fewer.
     fn cut_off(&self) {
         let now = Instant::now();
-        let told = self.told_end.lock().replace(now);
+        let told = self.reported_end.lock().replace(now);
         let wait = told.map_or(Duration::ZERO, |told| {
             RECONNECT_MOST.saturating_sub(now.duration_since(told))
         });

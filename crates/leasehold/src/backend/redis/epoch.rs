@@ -172,9 +172,9 @@ mod tests {
     use crate::{backend::WakeUp, name::LockId};
 
     #[derive(Debug, Default)]
-    struct Told(AtomicUsize);
+    struct Reported(AtomicUsize);
 
-    impl Sink for Told {
+    impl Sink for Reported {
         fn wake(&self, _id: &LockId, _wake_up: WakeUp) {}
 
         fn epoch(&self, _change: EpochChange) {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn an_epoch_begins_with_each_server_that_may_have_forgotten() {
-        let told = Arc::<Told>::default();
+        let told = Arc::<Reported>::default();
         let epochs = EpochLog::new(Arc::clone(&told) as _, Silence::default());
         for (handshake, again, begun) in [
             (epoch("a", "1"), false, 0),

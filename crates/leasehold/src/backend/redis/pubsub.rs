@@ -19,7 +19,7 @@ use super::sharding::Sharding;
 
 /// What the server sends, in the order in which it came. `R` is the caller's word for a request.
 #[derive(Debug, PartialEq)]
-pub(super) enum Heard<R> {
+pub(super) enum Received<R> {
     Message {
         channel: String,
         payload: Vec<u8>,
@@ -87,11 +87,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin, R> PubSub<S, R> {
     }
 
     /// The next that the server sends. An error is the end of the connection. Dropped before it is ready, it takes nothing with it.
-    pub(super) async fn next(&mut self) -> RedisResult<Heard<R>> {
+    pub(super) async fn next(&mut self) -> RedisResult<Received<R>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Heard<R>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Received<R>>> {
         if let Poll::Ready(Err(error)) = self.poll_write(cx) {
             return Poll::Ready(Err(error.into()));
         }
@@ -194,18 +194,18 @@ impl<R> Requests<R> {
     }
 
     /// `None`: it tells the caller nothing.
-    fn sort(&mut self, value: Value) -> RedisResult<Option<Heard<R>>> {
+    fn sort(&mut self, value: Value) -> RedisResult<Option<Received<R>>> {
         let said = match value {
             Value::ServerError(error) => return Ok(self.refused(error.into())),
             value => Pushed::of(value)?,
         };
         Ok(match said {
-            Pushed::Message(channel, payload) => Some(Heard::Message { channel, payload }),
+            Pushed::Message(channel, payload) => Some(Received::Message { channel, payload }),
             Pushed::Subscribed(channel) => self.confirmed(Ask::Subscribe, &channel),
             Pushed::Unsubscribed(channel) if self.accounts_for(&channel) => {
                 self.confirmed(Ask::Unsubscribe, &channel)
             }
-            Pushed::Unsubscribed(channel) => Some(Heard::Unasked(channel)),
+            Pushed::Unsubscribed(channel) => Some(Received::Unasked(channel)),
             Pushed::Pong(number) => {
                 let first = self.pending.front();
                 let is_first = first.is_some_and(|first| first.fence == Some(number));
@@ -226,7 +226,7 @@ impl<R> Requests<R> {
         })
     }
 
-    fn confirmed(&mut self, ask: Ask, channel: &str) -> Option<Heard<R>> {
+    fn confirmed(&mut self, ask: Ask, channel: &str) -> Option<Received<R>> {
         let first = self.pending.front_mut().filter(|first| first.ask == ask)?;
         for (asked, confirmed) in &mut first.channels {
             *confirmed |= asked == channel;
@@ -235,7 +235,7 @@ impl<R> Requests<R> {
         is_whole.then(|| self.answer()).flatten()
     }
 
-    fn refused(&mut self, error: RedisError) -> Option<Heard<R>> {
+    fn refused(&mut self, error: RedisError) -> Option<Received<R>> {
         let first = self.pending.front_mut()?;
         // Behind the answer it is the fence that is refused: this user may not call `PING`.
         if first.refused.is_some() || first.is_confirmed() {
@@ -248,10 +248,10 @@ impl<R> Requests<R> {
         None
     }
 
-    fn answer(&mut self) -> Option<Heard<R>> {
+    fn answer(&mut self) -> Option<Received<R>> {
         let first = self.pending.pop_front()?;
         let answer = first.refused.map_or(Ok(()), Err);
-        Some(Heard::Answer(first.request, answer))
+        Some(Received::Answer(first.request, answer))
     }
 }
 

@@ -99,14 +99,14 @@ fn redis(
 ) -> Redis {
     let on_wire = on_wire(client);
     let caller = caller(&on_wire, (label, config), transport, &sink);
-    let heard_by = (Arc::clone(&sink), elsewhere);
+    let received_by = (Arc::clone(&sink), elsewhere);
     Redis {
         caller,
         subscriptions: Arc::new(Subscriptions::simulated(
             transport,
             (client, &on_wire),
             config,
-            heard_by,
+            received_by,
         )),
         repeats: None,
         epochs: EpochLog::new(sink, Silence::default()),
@@ -157,12 +157,12 @@ pub(crate) fn simulated_cluster(
             let node = u8::try_from(port - PORT).expect("one of a few nodes");
             let way = NodeWay::new(node, &client, &scripts, config.operation_timeout);
             let label = ClientLabel::new(&on_wire(&client), "").of_node(true);
-            let heard_by = (sink, hearing.elsewhere);
+            let received_by = (sink, hearing.elsewhere);
             redis(
                 &client,
                 (label, &config),
                 &Transport::Node(way),
-                heard_by,
+                received_by,
                 shown,
             )
         }

@@ -157,7 +157,7 @@ impl Remote {
     }
 
     /// The server says at `at` that another has the lock; or this client has it still, if that is `unsettled`.
-    pub(crate) fn said_held(&mut self, at: Tick, unsettled: bool) {
+    pub(crate) fn answered_held(&mut self, at: Tick, unsettled: bool) {
         if unsettled {
             self.unsettled = true;
         } else {

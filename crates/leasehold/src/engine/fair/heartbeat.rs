@@ -82,7 +82,7 @@ async fn poll(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff)
         // The tasks that wait are asking by themselves.
         let mut state = fair_queue.state.lock();
         state.poll_at = state.poll_at.min(sent.after(every(core, false)));
-        if state.message == PollMessage::Heard {
+        if state.message == PollMessage::Received {
             state.message = PollMessage::ForTheNext;
         }
         return;

@@ -72,7 +72,7 @@ const KEPT_AT_ONCE: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PollMessage {
     None,
-    Heard,
+    Received,
     /// While no task waited. What a task hears that asks meanwhile may be older, so it polls when it begins to wait.
     ForTheNext,
 }
@@ -176,7 +176,7 @@ impl FairQueue {
         {
             let mut state = self.state.lock();
             state.poll_at = state.poll_at.min(at);
-            state.message = PollMessage::Heard;
+            state.message = PollMessage::Received;
         }
         self.heartbeat_wake.notify_one();
     }

@@ -179,7 +179,7 @@ impl Hold {
             tokens: granted.tokens,
             acknowledged: None,
         };
-        let confirmed = sink.watchdog().epochs.told_of(granted.sent);
+        let confirmed = sink.watchdog().epochs.reported_at(granted.sent);
         Arc::new(Hold {
             sink,
             lease: granted.lease,
@@ -506,16 +506,16 @@ impl Hold {
 
     /// The server has said that it is ours, in its reply to a request that was sent at `sent`.
     fn confirm(&self, sent: Tick) {
-        let told_of = self.sink.watchdog().epochs.told_of(sent);
-        if told_of == self.sink.watchdog().epochs.present() {
-            self.confirmed.store(told_of, Ordering::Release);
+        let reported_at = self.sink.watchdog().epochs.reported_at(sent);
+        if reported_at == self.sink.watchdog().epochs.present() {
+            self.confirmed.store(reported_at, Ordering::Release);
         }
     }
 
     /// Whether the server may have forgotten since then.
     fn is_from_before(&self, sent: Tick) -> bool {
         let epochs = &self.sink.watchdog().epochs;
-        epochs.told_of(sent) != epochs.present()
+        epochs.reported_at(sent) != epochs.present()
     }
 
     /// It may have been taken from its holder: it is verified at `at`, by a renewal that comes early.

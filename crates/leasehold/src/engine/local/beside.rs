@@ -69,8 +69,8 @@ enum OursFirst {
     #[default]
     No,
     /// The message of its release is still to come.
-    Unheard,
-    Heard,
+    NotReceived,
+    Received,
 }
 
 impl Beside {
@@ -135,7 +135,7 @@ impl Beside {
             WakeUp::Turns(turns) => {
                 self.of(id, |beside| {
                     beside.ours_first = match beside.ours_first {
-                        OursFirst::Unheard => OursFirst::Heard,
+                        OursFirst::NotReceived => OursFirst::Received,
                         _ => OursFirst::No, // another of ours had its turn
                     };
                 });
@@ -163,9 +163,9 @@ impl Beside {
     pub(crate) fn lets_ours_first(&self, id: &LockId, now: Tick, sent: Tick) {
         self.of(id, |beside| {
             beside.ours_first = if beside.said >= sent {
-                OursFirst::Heard
+                OursFirst::Received
             } else {
-                OursFirst::Unheard
+                OursFirst::NotReceived
             };
             if beside.turns == 0 {
                 beside.until = now.after(OURS_FIRST);

@@ -56,13 +56,15 @@ pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
                 None => driver.ask().await,
             },
             Step::Listen => driver.listen().await,
-            Step::Wait(left) => driver.wait(Pause::For(driver.until_told(left))).await,
+            Step::Wait(left) => driver.wait(Pause::For(driver.until_notified(left))).await,
             Step::Poll(pause) => {
                 let next = driver.wait(Pause::For(pause)).await;
                 driver.untold = false;
                 next
             }
-            Step::Turn { left, foreign } => driver.wait(Pause::UntilTold { left, foreign }).await,
+            Step::Turn { left, foreign } => {
+                driver.wait(Pause::UntilNotified { left, foreign }).await
+            }
             Step::ListenOwn => driver.listen_own().await,
             // The same pauses for all failures: a driver without them asked 37,000 times a second (bug 18).
             Step::Recover => {
@@ -181,7 +183,7 @@ impl<'a> Driver<'a> {
                 let granted = ticket.granted(sent, remaining, tokens);
                 // B1: the lease runs from the send, whenever this answer is read (bug 17).
                 state.remote().answered();
-                self.note_untold(listening && sent < self.held_until);
+                self.note_unnotified(listening && sent < self.held_until);
                 self.granted(state, &granted, lease_ms, now.since(sent))
             }
             Ok(Acquired::Held {
@@ -207,13 +209,13 @@ impl<'a> Driver<'a> {
                 let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
                 // Only those that came before the send are told: for the others the answer is too old (bug 166).
                 state.refuse_try_once(self.queue, access, given);
-                state.remote().said_held(now, unsettled);
+                state.remote().answered_held(now, unsettled);
                 self.held_by_another(&mut state, left, silent, given_up)
             }
             Ok(Acquired::Unset) => {
                 ticket.refused();
                 state.refuse_try_once(self.queue, access, given);
-                state.remote().said_held(now, false);
+                state.remote().answered_held(now, false);
                 self.held_by_another(&mut state, None, false, false)
             }
             Ok(Acquired::GivenUp) => self.given_up(state),
@@ -266,9 +268,9 @@ impl<'a> Driver<'a> {
     }
 
     /// A waiter has the name, perhaps `early`: before the end that its holder had. If no message said so, that went to a classic channel.
-    fn note_untold(&mut self, early: bool) {
+    fn note_unnotified(&mut self, early: bool) {
         if std::mem::take(&mut self.untold) && early {
-            self.queue.freed_unheard(self.core);
+            self.queue.freed_without_message(self.core);
         }
     }
 
@@ -462,7 +464,7 @@ impl Sending {
             *late = Some(TooLate::new(spec));
         }
         let (listening, given) = (state.is_listening(), state.given());
-        let permits = state.permits_to_say();
+        let permits = state.permits_to_report();
         let remote = state.remote();
         // One lease id for as long as it is asked for: its entry in the server's queue goes with it (B5).
         let ticket = remote.ticket_for(core, spec.terms())?;
@@ -497,7 +499,7 @@ pub(crate) const AFTER_THE_END: Duration = Duration::from_millis(2);
 pub(crate) enum Pause {
     For(Duration),
     /// The heartbeat of its fair queue polls for it: when the holder's lease ends, at the latest.
-    UntilTold {
+    UntilNotified {
         left: Option<Duration>,
         foreign: bool,
     },
@@ -506,7 +508,7 @@ pub(crate) enum Pause {
 impl Driver<'_> {
     /// How long a waiter that is told waits: until the end of the holder's lease, of which `left` remains, or for the poll
     /// interval.
-    pub(crate) fn until_told(&self, left: Option<Duration>) -> Duration {
+    pub(crate) fn until_notified(&self, left: Option<Duration>) -> Duration {
         let poll = stretched(self.core.config.poll_every);
         left.map_or(poll, |left| poll.min(left + AFTER_THE_END))
     }
@@ -613,7 +615,7 @@ impl Driver<'_> {
         let mut until = match pause {
             Pause::For(pause) => self.core.clock.now().after(pause),
             // The heartbeat of the fair queue polls for all its waiters, so this one has no alarm of its own.
-            Pause::UntilTold { .. } => Tick::MAX,
+            Pause::UntilNotified { .. } => Tick::MAX,
         };
         loop {
             let mut wake = pin!(self.queue.driver_wake().notified());
@@ -628,7 +630,7 @@ impl Driver<'_> {
                 state.refuse_try_once(self.queue, Access::Exclusive, i64::MIN);
                 // Waiters may have left and come since it asked: it sleeps only for what its ticket asks for.
                 let first = state.first_live_waiter().map(|first| first.terms());
-                let unsaid = state.is_unsaid(state.permits_to_say());
+                let unsaid = state.is_unreported(state.permits_to_report());
                 if state.first_asks_once() || first.is_none() || first != state.asked() || unsaid {
                     return Step::Ask;
                 }
@@ -647,7 +649,7 @@ impl Driver<'_> {
                     () = wake => self.untold = false,
                     () = self.core.sleep(until.since(self.core.clock.now())) => self.untold = true,
                 },
-                Pause::UntilTold { left, foreign } => {
+                Pause::UntilNotified { left, foreign } => {
                     // Only now that it waits, since the heartbeat asks for those.
                     if let Some(fair_queue) = self.core.fair_queue(&self.queue.id) {
                         fair_queue.waits(self.core, left, foreign);
@@ -692,7 +694,7 @@ impl Queue {
     }
 
     /// A waiter has the name, and no message said that it is free: its holder may have told a classic channel, which is warned of.
-    pub(super) fn freed_unheard(&self, core: &Arc<Queues>) {
+    pub(super) fn freed_without_message(&self, core: &Arc<Queues>) {
         if core.backend.is_sharded() {
             let (name, queues) = (self.id.name.clone(), Arc::clone(core));
             // Not under the queue's lock.

@@ -509,7 +509,7 @@ impl Attempt {
             self.ticket = Ticket::new(&core, self.spec.terms());
         }
         queue.note_unset(&core, &mut state, answer);
-        state.remote().said_held(now, answer.is_unsettled());
+        state.remote().answered_held(now, answer.is_unsettled());
         AfterAnswer::Ended(Ok(self.waits(state).said(answer)))
     }
 

@@ -116,7 +116,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         until,
         began: now,
         held: now.since(since),
-        is_told: false,
+        is_reported: false,
         silent: None,
         _settling: settling,
     })
@@ -159,8 +159,8 @@ pub(crate) struct Releasing {
     began: Tick,
     /// How long its holder had it.
     held: Duration,
-    /// The end of the hold has been told.
-    is_told: bool,
+    /// The end of the hold has been reported.
+    is_reported: bool,
     /// When a send first had no answer, so that it may have been carried out.
     silent: Option<Tick>,
     /// Where each task has a queue of its own, other tasks' requests do not wait for this release, and the server may tell them of this hold.
@@ -254,8 +254,8 @@ impl Releasing {
 
     /// Tells how the hold has ended, once.
     fn tell_end(&mut self, kind: impl FnOnce(Duration) -> EventKind) {
-        if !self.is_told {
-            self.is_told = true;
+        if !self.is_reported {
+            self.is_reported = true;
             let (events, id) = (&self.queue.core.events, &self.queue.id);
             events.note(id, self.hold.lease, [kind(self.held)]);
             events.tell();
@@ -343,7 +343,7 @@ impl Releasing {
         let is_lost = answered.answer == ReleaseReply::NotOurs
             && !may_be_repeated
             // Its caller was told that it was not confirmed, and has gone on.
-            && !self.is_told
+            && !self.is_reported
             && core.clock.now() < self.until;
         let reason = self.hold.not_ours();
         self.tell_end(|held| {

@@ -121,7 +121,7 @@ impl Locked<'_, QueueState> {
         if self.try_once == 0 {
             return;
         }
-        let unsaid = self.is_unsaid(self.permits_to_say());
+        let unsaid = self.is_unreported(self.permits_to_report());
         let (mut rest, mut overtakes) = (VecDeque::new(), false);
         for waiter in std::mem::take(&mut self.waiters) {
             overtakes |= !waiter.once && !waiter.answer.is_closed();
@@ -329,7 +329,7 @@ impl QueueState {
     pub(crate) fn is_taken(&mut self, spec: &Spec) -> bool {
         match &self.phase {
             Phase::WaitingRemote => {
-                self.first_live_waiter().is_some() && !self.is_unsaid(spec.permits)
+                self.first_live_waiter().is_some() && !self.is_unreported(spec.permits)
             }
             phase => phase.is_held(),
         }
@@ -369,7 +369,7 @@ impl QueueState {
             self.waiters.push_back(waiter);
         }
         // The driver sleeps only for what it has said.
-        if matches!(self.phase, Phase::WaitingRemote) && self.is_unsaid(spec.permits) {
+        if matches!(self.phase, Phase::WaitingRemote) && self.is_unreported(spec.permits) {
             queue.driver_wake().notify_one();
         }
         WaitTicket {
@@ -524,7 +524,7 @@ struct NoPermits;
 impl QueueState {
     /// What the driver says for all waiters (L4), and not for the first alone: the latest number that also counts where there is one, or else
     /// the latest.
-    pub(crate) fn permits_to_say(&self) -> Option<Permits> {
+    pub(crate) fn permits_to_report(&self) -> Option<Permits> {
         if !self.differ {
             return self.waiters.back()?.spec.permits;
         }
@@ -535,7 +535,7 @@ impl QueueState {
     }
 
     /// Whether the server is to be told this number, which may change how many permits there are.
-    pub(crate) fn is_unsaid(&self, number: Option<Permits>) -> bool {
+    pub(crate) fn is_unreported(&self, number: Option<Permits>) -> bool {
         match number {
             None => false,
             Some(Permits::TrySet(_)) => self.unset,

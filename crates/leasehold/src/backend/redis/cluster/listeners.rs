@@ -40,11 +40,11 @@ const PAUSE_SENT_ON: Duration = Duration::from_millis(10);
 #[derive(Default)]
 pub(super) struct ClusterListeners {
     /// In the same order each time: a simulation must be able to replay it.
-    heard_at: Mutex<BTreeMap<LockId, HeardAt>>,
+    listened_at: Mutex<BTreeMap<LockId, ListenedAt>>,
     numbers: AtomicU64,
 }
 
-struct HeardAt {
+struct ListenedAt {
     /// `None`: it is not known yet which node has the slot, or the node that had it lets no client listen any more.
     node: Option<Arc<Node>>,
     /// Tells a listener from the one before.
@@ -55,7 +55,7 @@ struct HeardAt {
     moves_to: Option<u32>,
 }
 
-impl HeardAt {
+impl ListenedAt {
     fn is_at(&self, number: u32) -> bool {
         self.node.as_ref().is_some_and(|node| node.number == number)
     }
@@ -122,8 +122,8 @@ impl fmt::Debug for NodeSink {
 
 impl ClusterListeners {
     fn hears(&self, id: &LockId, number: u32) -> bool {
-        let heard_at = self.heard_at.lock();
-        heard_at
+        let listened_at = self.listened_at.lock();
+        listened_at
             .get(id)
             .is_some_and(|listener| listener.is_at(number))
     }
@@ -131,9 +131,9 @@ impl ClusterListeners {
     pub(super) fn listen(&self, shared: &Arc<ClusterCore>, id: LockId) -> Reply<()> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let node = shared.nodes.owner(slot(id.name.wire()));
-        let before = self.heard_at.lock().insert(
+        let before = self.listened_at.lock().insert(
             id.clone(),
-            HeardAt {
+            ListenedAt {
                 node: node.clone(),
                 number,
                 is_moving: false,
@@ -167,7 +167,7 @@ impl ClusterListeners {
                     // It may have been carried out, and no other would end it later.
                     drop(node.redis.unlisten(&id));
                 }
-            } else if let Some(listener) = shared.listeners.heard_at.lock().get_mut(&id) {
+            } else if let Some(listener) = shared.listeners.listened_at.lock().get_mut(&id) {
                 // The slot may have moved meanwhile.
                 listener.settle(&shared, &id);
             }
@@ -186,8 +186,8 @@ impl ClusterListeners {
         loop {
             let node = shared.owner(slot(id.name.wire())).await?;
             let (answer, before) = {
-                let mut heard_at = self.heard_at.lock();
-                let Some(listener) = heard_at
+                let mut listened_at = self.listened_at.lock();
+                let Some(listener) = listened_at
                     .get_mut(id)
                     .filter(|listener| listener.number == number)
                 else {
@@ -212,15 +212,15 @@ impl ClusterListeners {
     }
 
     fn remove(&self, id: &LockId, number: u64) -> Option<Arc<Node>> {
-        let mut heard_at = self.heard_at.lock();
-        if heard_at.get(id)?.number != number {
+        let mut listened_at = self.listened_at.lock();
+        if listened_at.get(id)?.number != number {
             return None;
         }
-        heard_at.remove(id)?.node
+        listened_at.remove(id)?.node
     }
 
     pub(super) fn unlisten(&self, id: &LockId) -> Reply<()> {
-        let listener = self.heard_at.lock().remove(id);
+        let listener = self.listened_at.lock().remove(id);
         match listener.and_then(|listener| listener.node) {
             Some(node) => node.redis.unlisten(id),
             None => Box::pin(std::future::ready(Ok(()))),
@@ -236,8 +236,8 @@ impl ClusterListeners {
         refusal: Option<&RedisError>,
     ) {
         let (left, number) = {
-            let mut heard_at = self.heard_at.lock();
-            let Some(listener) = heard_at.get_mut(id) else {
+            let mut listened_at = self.listened_at.lock();
+            let Some(listener) = listened_at.get_mut(id) else {
                 return;
             };
             listener.moves_to.take_if(|to| *to == node);
@@ -258,7 +258,7 @@ impl ClusterListeners {
 
     /// Moves those whose slot has another owner.
     pub(super) fn settle(&self, shared: &Arc<ClusterCore>) {
-        for (id, listener) in self.heard_at.lock().iter_mut() {
+        for (id, listener) in self.listened_at.lock().iter_mut() {
             listener.settle(shared, id);
         }
     }
@@ -272,8 +272,8 @@ impl ClusterListeners {
     ) -> Option<Duration> {
         let owner = shared.nodes.owner(slot(id.name.wire()));
         let (answer, owner) = {
-            let mut heard_at = self.heard_at.lock();
-            let listener = heard_at
+            let mut listened_at = self.listened_at.lock();
+            let listener = listened_at
                 .get_mut(id)
                 .filter(|listener| listener.number == number)?;
             match owner {
@@ -293,8 +293,8 @@ impl ClusterListeners {
         };
         let failed = answer.await.err();
         let before = {
-            let mut heard_at = self.heard_at.lock();
-            match heard_at.get_mut(id) {
+            let mut listened_at = self.listened_at.lock();
+            match listened_at.get_mut(id) {
                 Some(listener) if listener.number == number => {
                     let ended = listener.moves_to.take() != Some(owner.number);
                     if let Some(failure) = failed {
@@ -302,7 +302,7 @@ impl ClusterListeners {
                         if said(failure.cause()).is_none() {
                             drop(owner.redis.unlisten(id));
                         }
-                        drop(heard_at);
+                        drop(listened_at);
                         shared.table.ask();
                         // The table learns which owner it names.
                         shared.is_elsewhere(id, &failure, &owner);

@@ -64,7 +64,7 @@ impl Node {
     }
 
     /// It has answered something else.
-    pub(super) fn is_heard(&self) {
+    pub(super) fn note_answer(&self) {
         if self.asked.load(Ordering::Relaxed) != 0 {
             self.is_asked(false);
         }

@@ -95,7 +95,7 @@ impl ClusterCore {
             let failed = match first {
                 Some((answer, node)) => match answer.await {
                     Ok(value) => {
-                        node.is_heard();
+                        node.note_answer();
                         if began.elapsed() >= way.late {
                             shared.table.ask();
                         }

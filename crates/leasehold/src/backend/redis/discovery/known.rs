@@ -108,7 +108,7 @@ impl Known {
     }
 
     /// Where the primary is, if all that are up have said the same: then it is enough to ask for the address.
-    pub(super) fn said_by_all(&self) -> Option<Address> {
+    pub(super) fn reported_by_all(&self) -> Option<Address> {
         let up = self.sentinels.iter().filter(|it| !it.is_down);
         let mut said = up.map(|it| it.said.as_ref().map(|word| &word.address));
         let first = said.next()??;

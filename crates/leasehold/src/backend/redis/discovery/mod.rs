@@ -154,7 +154,7 @@ impl Discovery {
             Discovery::At(_) => return failure,
         };
         let address = target.to_string();
-        failure.said_by(|cause| {
+        failure.reported_by(|cause| {
             Arc::new(AtServer {
                 address,
                 part,

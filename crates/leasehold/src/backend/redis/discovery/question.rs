@@ -22,7 +22,7 @@ use crate::{
             connect::{DialProgress, NoConnection, SubscriptionLink},
             failure::in_words,
             link::Connection,
-            pubsub::{Ask, Heard, PubSub},
+            pubsub::{Ask, PubSub, Received},
             sharding::Sharding,
         },
     },
@@ -42,7 +42,7 @@ const SET_ANEW: [&str; 3] = ["+monitor", "-monitor", "+reset-master"];
 const CURRENT: &str = "GET-MASTER-ADDR-BY-NAME";
 
 /// The answer of one sentinel.
-pub(super) enum SentinelSaid {
+pub(super) enum SentinelAnswer {
     Primary {
         word: Word,
         /// Its own id, if it tells.
@@ -63,7 +63,7 @@ pub(super) enum Unasked {
 
 impl Group {
     /// Asks one sentinel.
-    pub(super) async fn ask(&self, address: &Address) -> Result<SentinelSaid, Failure> {
+    pub(super) async fn ask(&self, address: &Address) -> Result<SentinelAnswer, Failure> {
         let asked = async {
             let mut line = self.line(address).await?;
             self.question(address, &mut line).await
@@ -77,7 +77,7 @@ impl Group {
         address: &Address,
         line: &mut Option<Connection>,
         said: Option<&Address>,
-    ) -> Result<Option<SentinelSaid>, Failure> {
+    ) -> Result<Option<SentinelAnswer>, Failure> {
         let kept = line.take();
         let asked = async {
             if let Some(mut kept) = kept
@@ -120,7 +120,7 @@ impl Group {
                 Some(wrong) => Failure::Rejected(Arc::new(wrong)),
                 None => target.failure(error, within, &progress),
             };
-            failure.said_by(|cause| of_sentinel(address, cause))
+            failure.reported_by(|cause| of_sentinel(address, cause))
         };
         let (connected, _) = target.subscriptions(&progress).await.map_err(&failed)?;
         let mut heard = PubSub::new(connected, Sharding::Classic);
@@ -165,7 +165,7 @@ impl Group {
         address: &Address,
         line: &mut Connection,
         said: Option<&Address>,
-    ) -> Result<Option<SentinelSaid>, Failure> {
+    ) -> Result<Option<SentinelAnswer>, Failure> {
         if let Some(said) = said {
             let mut current = redis::cmd("SENTINEL");
             current.arg(CURRENT).arg(&self.master);
@@ -182,7 +182,7 @@ impl Group {
         &self,
         address: &Address,
         line: &mut Connection,
-    ) -> Result<SentinelSaid, Failure> {
+    ) -> Result<SentinelAnswer, Failure> {
         let target = self.of_sentinels.at(address);
         let failed = |error: RedisError| {
             let error = NoConnection::Redis(error);
@@ -212,7 +212,7 @@ impl Group {
                     .await;
                 let name = |mut master: HashMap<_, _>| master.remove("name");
                 let names = masters.map_or_else(|_| Vec::new(), each);
-                return Ok(SentinelSaid::Unknown(
+                return Ok(SentinelAnswer::Unknown(
                     names.into_iter().filter_map(name).collect(),
                 ));
             }
@@ -235,7 +235,7 @@ impl Group {
             .and_then(|epoch| epoch.parse().ok());
         let other = |fields: &HashMap<_, _>| self.other(fields);
         let others = others.map(|others| each(others).iter().filter_map(other).collect());
-        Ok(SentinelSaid::Primary {
+        Ok(SentinelAnswer::Primary {
             word: Word {
                 address: self.reached(current),
                 epoch: epoch.unwrap_or(0),
@@ -258,7 +258,7 @@ impl Group {
 /// The answer to what was asked first, before which nothing else is said.
 async fn answer(heard: &mut PubSub<SubscriptionLink, ()>) -> RedisResult<()> {
     loop {
-        if let Heard::Answer((), answer) = heard.next().await? {
+        if let Received::Answer((), answer) = heard.next().await? {
             return answer;
         }
     }

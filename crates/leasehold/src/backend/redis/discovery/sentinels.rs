@@ -22,12 +22,12 @@ use super::{
     group::Group,
     known::{Known, Primary},
     majority::Tally,
-    question::{ANSWER, SentinelSaid, SilentSentinel, Unasked},
+    question::{ANSWER, SentinelAnswer, SilentSentinel, Unasked},
 };
 use crate::{
     backend::{
         Failure,
-        redis::{epoch::EpochLog, link::Connection, pubsub::Heard, target::Target},
+        redis::{epoch::EpochLog, link::Connection, pubsub::Received, target::Target},
     },
     background::BackgroundRuntime,
     backoff::Backoff,
@@ -106,11 +106,11 @@ impl Sentinels {
         while let Some((sentinel, said)) = asked.next().await {
             self.note(sentinel, number, &said);
             match said {
-                Ok(SentinelSaid::Primary { word, .. }) => {
+                Ok(SentinelAnswer::Primary { word, .. }) => {
                     told += 1;
                     primaries.insert(word.address);
                 }
-                Ok(SentinelSaid::Unknown(its)) => names.get_or_insert_default().extend(its),
+                Ok(SentinelAnswer::Unknown(its)) => names.get_or_insert_default().extend(its),
                 Err(failure) => failures.push(failure),
             }
             if told > all.len() / 2 && primaries.len() == 1 {
@@ -142,7 +142,7 @@ impl Sentinels {
     pub(super) async fn poll(self: &Arc<Self>, lines: &mut SentinelLines) {
         let (all, number, word) = {
             let mut known = self.known.lock();
-            (known.asked(), known.question(), known.said_by_all())
+            (known.asked(), known.question(), known.reported_by_all())
         };
         lines.retain(|sentinel, _| all.contains(sentinel));
         for sentinel in all {
@@ -164,11 +164,11 @@ impl Sentinels {
         self: &Arc<Self>,
         sentinel: &Address,
         number: u64,
-        said: &Result<SentinelSaid, Failure>,
+        said: &Result<SentinelAnswer, Failure>,
     ) {
         let mut known = self.known.lock();
         let said = match said {
-            Ok(SentinelSaid::Primary { word, id }) => {
+            Ok(SentinelAnswer::Primary { word, id }) => {
                 // Of a sentinel that was known twice the second connection goes now: it may be long until this client connects again.
                 let mut is_changed = known.name(sentinel, id.clone());
                 for other in word.others.iter().flatten() {
@@ -181,7 +181,7 @@ impl Sentinels {
                 }
                 Ok(Some(word.clone()))
             }
-            Ok(SentinelSaid::Unknown(_)) => Ok(None),
+            Ok(SentinelAnswer::Unknown(_)) => Ok(None),
             Err(_) => Err(()),
         };
         known.answered(sentinel, number, said);
@@ -299,7 +299,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
             Ok(Ok(mut connection)) => {
                 backoff.reset();
                 while let Ok(heard) = connection.next().await {
-                    let Heard::Message { channel, payload } = heard else {
+                    let Received::Message { channel, payload } = heard else {
                         continue;
                     };
                     let Some(sentinels) = sentinels.upgrade() else {

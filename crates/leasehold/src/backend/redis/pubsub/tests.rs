@@ -80,7 +80,7 @@ impl Connection {
     }
 
     /// All that there is to hear now.
-    fn hears(&mut self) -> Vec<Heard<&'static str>> {
+    fn hears(&mut self) -> Vec<Received<&'static str>> {
         let mut heard = Vec::new();
         loop {
             match self.next().now_or_never() {
@@ -119,24 +119,24 @@ fn pong(number: u64) -> String {
     strings(&[&number.to_string()])
 }
 
-fn message(channel: &str, payload: &str) -> Heard<&'static str> {
-    Heard::Message {
+fn message(channel: &str, payload: &str) -> Received<&'static str> {
+    Received::Message {
         channel: channel.to_owned(),
         payload: payload.into(),
     }
 }
 
-fn yes(request: &'static str) -> Heard<&'static str> {
-    Heard::Answer(request, Ok(()))
+fn yes(request: &'static str) -> Received<&'static str> {
+    Received::Answer(request, Ok(()))
 }
 
-fn unasked(channel: &str) -> Heard<&'static str> {
-    Heard::Unasked(channel.to_owned())
+fn unasked(channel: &str) -> Received<&'static str> {
+    Received::Unasked(channel.to_owned())
 }
 
-fn codes(heard: &[Heard<&'static str>]) -> Vec<Option<String>> {
+fn codes(heard: &[Received<&'static str>]) -> Vec<Option<String>> {
     let codes = heard.iter().map(|heard| match heard {
-        Heard::Answer(_, Err(error)) => error.code().map(str::to_owned),
+        Received::Answer(_, Err(error)) => error.code().map(str::to_owned),
         _ => None,
     });
     codes.collect()
@@ -284,7 +284,7 @@ fn a_refusal_is_the_answer_to_its_own_request_alone() {
     sharded.sends(&[&push(&["ssubscribe", "c", ":2"]), &*pong(3)].concat());
     let heard = sharded.hears();
     assert_eq!((&heard[0], &heard[2]), (&yes("first"), &yes("third")));
-    let Heard::Answer("second", Err(error)) = &heard[1] else {
+    let Received::Answer("second", Err(error)) = &heard[1] else {
         panic!("{:?}", heard[1]);
     };
     assert_eq!(error.redirect_node(), Some(("127.0.0.1:2", 1)));

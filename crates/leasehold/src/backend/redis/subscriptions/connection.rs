@@ -26,7 +26,7 @@ use crate::{
             epoch::Generation,
             failure::in_words,
             kinds::wire,
-            pubsub::{Ask, Heard, PubSub},
+            pubsub::{Ask, PubSub, Received},
             sharding::is_elsewhere,
             silence::Silence,
         },
@@ -39,13 +39,13 @@ use crate::{
 };
 
 pub(super) enum Order {
-    Listen(LockId, Told),
+    Listen(LockId, ReplySender),
     Unlisten(LockId, oneshot::Sender<()>),
     /// Answered when all messages are heard that the server has sent before it.
     Mark(oneshot::Sender<()>),
 }
 
-pub(super) type Told = oneshot::Sender<Result<(), Cause>>;
+pub(super) type ReplySender = oneshot::Sender<Result<(), Cause>>;
 
 pub(super) struct SubscriptionTask {
     pub(super) discovery: Arc<Discovery>,
@@ -73,12 +73,12 @@ enum Asked {
         id: LockId,
         order: u64,
         /// `None`: again, after a gap.
-        told: Option<Told>,
+        reply: Option<ReplySender>,
     },
     Unlisten {
         id: LockId,
         order: Option<u64>,
-        told: oneshot::Sender<()>,
+        reply: oneshot::Sender<()>,
     },
     Mark(oneshot::Sender<()>),
 }
@@ -105,7 +105,7 @@ impl SubscriptionTask {
             }
             while self.ids.is_empty() && waiting.is_empty() {
                 match orders.recv().await {
-                    Some(Order::Listen(id, told)) => waiting.push((id, told)),
+                    Some(Order::Listen(id, reply)) => waiting.push((id, reply)),
                     Some(Order::Unlisten(..) | Order::Mark(_)) => {}
                     None => return,
                 }
@@ -138,8 +138,8 @@ impl SubscriptionTask {
                 Err(cause) => {
                     self.counted.trouble.lock().replace(Arc::clone(&cause));
                     // They poll from now on, and are not to wait for a connection that may never come (L1).
-                    for (_, told) in waiting.drain(..) {
-                        let _ = told.send(Err(Arc::clone(&cause)));
+                    for (_, reply) in waiting.drain(..) {
+                        let _ = reply.send(Err(Arc::clone(&cause)));
                     }
                     failures += 1;
                     if self.is_alone_in_trouble()
@@ -173,7 +173,7 @@ impl SubscriptionTask {
         &mut self,
         pause: Duration,
         orders: &mut mpsc::UnboundedReceiver<Order>,
-        waiting: &mut Vec<(LockId, Told)>,
+        waiting: &mut Vec<(LockId, ReplySender)>,
     ) -> Option<()> {
         let mut over = pin!(tokio::time::sleep(pause));
         loop {
@@ -181,12 +181,12 @@ impl SubscriptionTask {
                 () = &mut over => return Some(()),
                 Ok(()) = self.changes.changed() => return Some(()),
                 order = orders.recv() => match order? {
-                    Order::Listen(id, told) => waiting.push((id, told)),
-                    Order::Unlisten(id, told) => {
+                    Order::Listen(id, reply) => waiting.push((id, reply)),
+                    Order::Unlisten(id, reply) => {
                         // A waiter that leaves during the gap is not subscribed again after it (bug 21).
                         waiting.retain(|(waits, _)| *waits != id);
                         self.forget(&id);
-                        let _ = told.send(());
+                        let _ = reply.send(());
                     }
                     Order::Mark(_) => {}
                 },
@@ -199,14 +199,14 @@ impl SubscriptionTask {
         &mut self,
         (link, renew_at): Dialled,
         orders: &mut mpsc::UnboundedReceiver<Order>,
-        waiting: &mut Vec<(LockId, Told)>,
+        waiting: &mut Vec<(LockId, ReplySender)>,
     ) -> Option<()> {
         let mut connection = PubSub::new(link, self.hearing.chosen.get());
         let again: BTreeSet<LockId> = self.ids.values().flatten().cloned().collect();
         let mut again: Vec<LockId> = again.into_iter().collect();
         // Callers first: they wait for an answer, the others only for messages.
-        for (id, told) in waiting.drain(..) {
-            self.subscribe(&mut connection, id, Some(told));
+        for (id, reply) in waiting.drain(..) {
+            self.subscribe(&mut connection, id, Some(reply));
         }
         let known = (self.changes.clone(), self.silence.clone());
         let place = (Arc::clone(&self.discovery), known);
@@ -235,9 +235,9 @@ impl SubscriptionTask {
                         next_one.set(successor(renew_at));
                     }
                     match next {
-                        Ok(Heard::Message { channel, payload }) => self.dispatch(&channel, &payload),
-                        Ok(Heard::Answer(request, answer)) => self.answered(request, answer),
-                        Ok(Heard::Unasked(channel)) => self.unasked(&mut connection, &channel),
+                        Ok(Received::Message { channel, payload }) => self.dispatch(&channel, &payload),
+                        Ok(Received::Answer(request, answer)) => self.answered(request, answer),
+                        Ok(Received::Unasked(channel)) => self.unasked(&mut connection, &channel),
                         Err(_) => return Some(()),
                     }
                 }
@@ -277,9 +277,9 @@ impl SubscriptionTask {
 
     fn carry_out(&mut self, order: Order, connection: &mut SubscriptionConnection) {
         match order {
-            Order::Listen(id, told) => self.subscribe(connection, id, Some(told)),
-            Order::Unlisten(id, told) => self.unsubscribe(connection, id, told),
-            Order::Mark(told) => connection.ask(Ask::Mark, Vec::new(), Asked::Mark(told)),
+            Order::Listen(id, reply) => self.subscribe(connection, id, Some(reply)),
+            Order::Unlisten(id, reply) => self.unsubscribe(connection, id, reply),
+            Order::Mark(reply) => connection.ask(Ask::Mark, Vec::new(), Asked::Mark(reply)),
         }
     }
 
@@ -287,12 +287,12 @@ impl SubscriptionTask {
         wire(id.kind).channels(id, &self.client)
     }
 
-    /// `told`: for a caller; else its waiters ask the server once it has come about, since the messages of the gap are lost.
+    /// `reply`: for a caller; else its waiters ask the server once it has come about, since the messages of the gap are lost.
     fn subscribe(
         &mut self,
         connection: &mut SubscriptionConnection,
         id: LockId,
-        told: Option<Told>,
+        reply: Option<ReplySender>,
     ) {
         let channels = self.channels(&id);
         for channel in &channels {
@@ -303,14 +303,14 @@ impl SubscriptionTask {
             }
         }
         let order = self.counted.begin(&id);
-        connection.ask(Ask::Subscribe, channels, Asked::Listen { id, order, told });
+        connection.ask(Ask::Subscribe, channels, Asked::Listen { id, order, reply });
     }
 
     fn unsubscribe(
         &mut self,
         connection: &mut SubscriptionConnection,
         id: LockId,
-        told: oneshot::Sender<()>,
+        reply: oneshot::Sender<()>,
     ) {
         // Before it is forgotten: the answer ends the count of this subscription, and of none that was begun since.
         let mut channels = self.channels(&id);
@@ -321,49 +321,50 @@ impl SubscriptionTask {
         // Without a channel it would end all subscriptions.
         if channels.is_empty() {
             self.counted.end(&id, order);
-            let _ = told.send(());
+            let _ = reply.send(());
             return;
         }
         connection.ask(
             Ask::Unsubscribe,
             channels,
-            Asked::Unlisten { id, order, told },
+            Asked::Unlisten { id, order, reply },
         );
     }
 
     fn answered(&mut self, request: Asked, answer: RedisResult<()>) {
         match (request, answer) {
-            (Asked::Listen { id, order, told }, Ok(())) => {
+            (Asked::Listen { id, order, reply }, Ok(())) => {
                 self.worked = true;
                 // It has ended unasked meanwhile, which was told by then.
                 let is_over = self.counted.order(&id).is_none_or(|now| now < order);
-                match told {
-                    Some(told) if is_over => drop(told.send(Err(Arc::new(EndedAtOnce)))),
-                    Some(told) => drop(told.send(Ok(()))),
+                match reply {
+                    Some(reply) if is_over => drop(reply.send(Err(Arc::new(EndedAtOnce)))),
+                    Some(reply) => drop(reply.send(Ok(()))),
                     None if is_over => {}
                     None => self.sink.wake(&id, WakeUp::TryAgain),
                 }
             }
-            (Asked::Listen { id, order, told }, Err(error)) => {
-                let told = told.is_some_and(|told| told.send(Err(in_words(error.clone()))).is_ok());
-                self.refused(&id, order, &error, told);
+            (Asked::Listen { id, order, reply }, Err(error)) => {
+                let is_answered =
+                    reply.is_some_and(|reply| reply.send(Err(in_words(error.clone()))).is_ok());
+                self.refused(&id, order, &error, is_answered);
             }
             // Refused or not, the server sends nothing more about it that counts.
-            (Asked::Unlisten { id, order, told }, _) => {
+            (Asked::Unlisten { id, order, reply }, _) => {
                 self.worked = true;
                 self.counted.end(&id, order);
-                let _ = told.send(());
+                let _ = reply.send(());
             }
-            (Asked::Mark(told), _) => {
+            (Asked::Mark(reply), _) => {
                 self.worked = true;
-                let _ = told.send(());
+                let _ = reply.send(());
             }
         }
     }
 
     /// The server does not let this client listen for a name, and so does not count it. Unless it was asked again since, for
-    /// another waiter: then that answer counts. `told`: a caller knows.
-    fn refused(&mut self, id: &LockId, order: u64, error: &RedisError, told: bool) {
+    /// another waiter: then that answer counts. `is_answered`: a caller knows.
+    fn refused(&mut self, id: &LockId, order: u64, error: &RedisError, is_answered: bool) {
         // Bug 75: a refusal that was heard late made the next waiter deaf.
         if self.counted.order(id) != Some(order) {
             return;
@@ -371,7 +372,7 @@ impl SubscriptionTask {
         self.forget(id);
         self.counted.end(id, Some(order));
         match &self.hearing.elsewhere {
-            Some(_) if is_elsewhere(error) && told => {}
+            Some(_) if is_elsewhere(error) && is_answered => {}
             Some(elsewhere) if is_elsewhere(error) => elsewhere.unheard(id, Some(error)),
             // A waiter from before a gap thinks that it is heard.
             _ => self.sink.wake(id, WakeUp::Deaf),

@@ -111,7 +111,7 @@ impl Subscriptions {
                     Ok(()) => Failure::NotSent(Arc::new(untold)),
                     Err(gone) => Failure::Rejected(Arc::new(gone)),
                 }),
-                None => Err(Failure::NotSent(Arc::new(NotHeard(timeout)))),
+                None => Err(Failure::NotSent(Arc::new(NotSubscribed(timeout)))),
             }
         })
     }
@@ -144,7 +144,7 @@ impl Subscriptions {
 
 #[derive(Debug, thiserror::Error)]
 #[error("not subscribed within {}", humane(*.0))]
-struct NotHeard(Duration);
+struct NotSubscribed(Duration);
 
 #[cfg(feature = "sim")]
 impl Subscriptions {
@@ -152,10 +152,11 @@ impl Subscriptions {
         transport: &super::transport::Transport,
         (client, on_wire): (&Arc<str>, &Arc<str>),
         config: &Config,
-        heard_by: (Arc<dyn Sink>, Option<Arc<dyn Elsewhere>>),
+        received_by: (Arc<dyn Sink>, Option<Arc<dyn Elsewhere>>),
     ) -> Subscriptions {
         let counted = Arc::new(ChannelListeners::default());
-        let connection = SimulatedConnection::new(transport, (client, on_wire), heard_by, &counted);
+        let connection =
+            SimulatedConnection::new(transport, (client, on_wire), received_by, &counted);
         Subscriptions {
             orders: mpsc::unbounded_channel().0,
             counted,

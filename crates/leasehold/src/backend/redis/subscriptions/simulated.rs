@@ -29,17 +29,17 @@ pub(super) struct SimulatedConnection {
     listener: Arc<str>,
     /// What it is called there.
     on_wire: Arc<str>,
-    hears: Arc<ToldByServer>,
+    hears: Arc<ReceivedFromServer>,
 }
 
 /// Tells the client of ends and wake-ups, as `SubscriptionTask` does.
-struct ToldByServer {
+struct ReceivedFromServer {
     sink: Arc<dyn Sink>,
     elsewhere: Option<Arc<dyn Elsewhere>>,
     counted: Arc<ChannelListeners>,
 }
 
-impl Hears for ToldByServer {
+impl Hears for ReceivedFromServer {
     fn sink(&self) -> &Arc<dyn Sink> {
         &self.sink
     }
@@ -73,7 +73,7 @@ impl SimulatedConnection {
             transport: transport.clone(),
             listener,
             on_wire: Arc::clone(on_wire),
-            hears: Arc::new(ToldByServer {
+            hears: Arc::new(ReceivedFromServer {
                 sink,
                 elsewhere,
                 counted: Arc::clone(counted),

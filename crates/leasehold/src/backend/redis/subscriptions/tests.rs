@@ -24,9 +24,9 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// Passes on what it is told.
 #[derive(Debug)]
-struct Told(mpsc::UnboundedSender<(LockId, WakeUp)>);
+struct Reported(mpsc::UnboundedSender<(LockId, WakeUp)>);
 
-impl Sink for Told {
+impl Sink for Reported {
     fn wake(&self, id: &LockId, wake_up: WakeUp) {
         let _ = self.0.send((id.clone(), wake_up));
     }
@@ -47,7 +47,7 @@ impl Client {
         let client = format!("00000000-0000-4000-8000-0000000000{number:02}").into();
         let (config, sink, background) = (
             Config::default(),
-            Arc::new(Told(told)),
+            Arc::new(Reported(told)),
             BackgroundRuntime::here(),
         );
         Client {

@@ -33,7 +33,7 @@ impl Epochs {
 
     /// The epoch of which the answer to a request tells that was sent at `sent`. One sent before the present epoch was noticed may have
     /// been answered before it.
-    pub(crate) fn told_of(&self, sent: Tick) -> u32 {
+    pub(crate) fn reported_at(&self, sent: Tick) -> u32 {
         let present = self.present();
         if sent.nanos() < self.since.load(Ordering::Acquire) {
             present.wrapping_sub(1)
@@ -50,9 +50,9 @@ mod tests {
     #[test]
     fn an_answer_to_a_request_from_before_an_epoch_tells_of_the_one_before() {
         let (epochs, at) = (Epochs::default(), Tick::from_nanos);
-        assert_eq!(epochs.told_of(at(0)), epochs.present());
+        assert_eq!(epochs.reported_at(at(0)), epochs.present());
         epochs.begin(at(5));
-        assert_ne!(epochs.told_of(at(4)), epochs.present());
-        assert_eq!(epochs.told_of(at(5)), epochs.present());
+        assert_ne!(epochs.reported_at(at(4)), epochs.present());
+        assert_eq!(epochs.reported_at(at(5)), epochs.present());
     }
 }

@@ -5,9 +5,9 @@ use crate::{
 };
 
 #[derive(Debug)]
-struct UntoldSink;
+struct IgnoringSink;
 
-impl Sink for UntoldSink {
+impl Sink for IgnoringSink {
     fn wake(&self, _id: &LockId, _wake_up: WakeUp) {}
 
     fn epoch(&self, _change: EpochChange) {}
@@ -37,7 +37,7 @@ fn nodes() -> Nodes {
     let given = GivenCluster::parse("redis-cluster://127.0.0.1:1", &Login::default());
     let background = BackgroundRuntime::here();
     let make = move |server, _| {
-        let (config, sink) = (Config::default(), Arc::new(UntoldSink));
+        let (config, sink) = (Config::default(), Arc::new(IgnoringSink));
         Redis::new(server, &"client".into(), "", &config, sink, &background)
     };
     Nodes::new(given.unwrap().unwrap(), Box::new(make))
