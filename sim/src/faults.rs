@@ -397,7 +397,9 @@ impl World {
         });
         let inside = self.processes[usize::from(client)].runtime.enter();
         fastrand::seed(crate::dice::mix(self.config.seed, self.now));
-        self.servers[usize::from(server)].memory.tell_epoch(letter);
+        self.servers[usize::from(server)]
+            .memory
+            .tell_restart(letter);
         drop(inside);
         self.drive_soon(client);
     }

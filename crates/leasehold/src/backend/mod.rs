@@ -30,7 +30,7 @@ pub(crate) use inspection::{
     Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote, ServerFacts,
 };
 pub(crate) use numbers::{Once, Permits};
-pub(crate) use sink::{EpochChange, Sink};
+pub(crate) use sink::{Restarted, Sink};
 
 use crate::{
     durability::Durability,

@@ -11,7 +11,7 @@ pub(crate) trait Sink: fmt::Debug + Send + Sync {
     fn wake(&self, id: &LockId, wake_up: WakeUp);
 
     /// The server may have forgotten what it was told. Told before any answer from it.
-    fn epoch(&self, change: EpochChange);
+    fn restarted(&self, change: Restarted);
 
     /// A connection has ended that no request waits for, so nothing else would have another made yet.
     fn cut_off(&self) {}
@@ -24,7 +24,7 @@ pub(crate) trait Sink: fmt::Debug + Send + Sync {
 
 /// A server was restarted, or another has taken its place: it may have forgotten what it was told of these locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EpochChange {
+pub(crate) enum Restarted {
     /// Of all locks.
     All,
 }

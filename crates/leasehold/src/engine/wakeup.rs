@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use crate::{
-    backend::{EpochChange, Sink, WakeUp},
+    backend::{Restarted, Sink, WakeUp},
     engine::{
         core::Core, fair::fair_queues::FairQueues, latch_waiters::AllLatchWaiters,
         queue::map::Queues,
@@ -54,9 +54,9 @@ impl Sink for WakeUps {
     }
 
     /// Holds are verified. Waiters are told to ask when they are heard again, on the new subscription.
-    fn epoch(&self, EpochChange::All: EpochChange) {
+    fn restarted(&self, Restarted::All: Restarted) {
         if let Some(queues) = self.0.get().and_then(|woken| woken.queues.upgrade()) {
-            queues.watchdog.begin_epoch(queues.clock.now());
+            queues.watchdog.note_restart(queues.clock.now());
         }
     }
 

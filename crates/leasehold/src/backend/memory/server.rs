@@ -20,7 +20,7 @@ use super::store::{Store, Subscriber};
 #[cfg(feature = "sim")]
 use crate::backend::simulated::{request::Network, scripts::Scripts};
 use crate::{
-    backend::{EpochChange, Failure, WakeUp},
+    backend::{Failure, Restarted, WakeUp},
     clock::{Clock, Tick},
     error::Cause,
     name::LockId,
@@ -236,7 +236,7 @@ impl MemoryServer {
             (std::mem::take(&mut store.outbox), store.clients())
         };
         for client in clients {
-            client.sink.epoch(EpochChange::All);
+            client.sink.restarted(Restarted::All);
         }
         deliver(outbox);
     }

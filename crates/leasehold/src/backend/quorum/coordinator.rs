@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::servers::Servers;
 use crate::{
-    backend::{EpochChange, Failure, Grant, Reply, Sink, WakeUp},
+    backend::{Failure, Grant, Reply, Restarted, Sink, WakeUp},
     clock::Tick,
     name::LockId,
     owner::LeaseId,
@@ -69,8 +69,8 @@ impl Sink for CoordinatorListener {
     }
 
     /// Renewals ask it for its vote again (QB7), which counts after its quarantine.
-    fn epoch(&self, change: EpochChange) {
-        self.listeners.sink.epoch(change);
+    fn restarted(&self, change: Restarted) {
+        self.listeners.sink.restarted(change);
     }
 
     fn cut_off(&self) {

@@ -10,9 +10,9 @@ use redis::{
 use super::{
     connections::{Connections, Dialler, NoWay},
     discovery::Discovery,
-    epoch::EpochLog,
     failure::{classify, in_words, refuses_all},
     handshake::ServerId,
+    restart::RestartLog,
     script::{self, Call},
     sharding::Sharding,
 };
@@ -36,7 +36,7 @@ pub(super) struct Commands {
 impl Commands {
     /// Sends nothing yet.
     pub(super) fn new(
-        lead: (Arc<Discovery>, Arc<EpochLog>),
+        lead: (Arc<Discovery>, Arc<RestartLog>),
         name: String,
         config: &Config,
         background: &BackgroundRuntime,

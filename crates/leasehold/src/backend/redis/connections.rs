@@ -29,10 +29,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     connect::{DialProgress, HungUp},
     discovery::{Discovery, Found, Tally},
-    epoch::{EpochLog, Generation},
     failure::in_words,
     handshake::{Outlook, ServerId},
     link::Connection,
+    restart::{Generation, RestartLog},
     rights::Rights,
     silence::Silenced,
     target::Target,
@@ -186,8 +186,11 @@ impl Connections {
 
     /// Breaks connections that lead to a server which is not the one any more, or may be dead, as long as this client lives.
     pub(super) fn follow(self: &Arc<Self>) {
-        self.dialler.epochs.silence.tell(Arc::downgrade(self) as _);
-        let (connections, mut changes) = (Arc::downgrade(self), self.dialler.epochs.changes());
+        self.dialler
+            .restarts
+            .silence
+            .tell(Arc::downgrade(self) as _);
+        let (connections, mut changes) = (Arc::downgrade(self), self.dialler.restarts.changes());
         self.background.handle().spawn(async move {
             while changes.changed().await.is_ok() {
                 let Some(connections) = connections.upgrade() else {
@@ -198,7 +201,7 @@ impl Connections {
                     managed.leave_behind(generation);
                 }
                 // Holders without a request under way are to have a connection, too.
-                connections.dialler.epochs.cut_off();
+                connections.dialler.restarts.cut_off();
             }
         });
     }
@@ -217,7 +220,7 @@ impl Connections {
                     return;
                 };
                 let before = std::mem::replace(&mut written, connections.writes());
-                let is_used = connections.dialler.epochs.is_busy() || written != before;
+                let is_used = connections.dialler.restarts.is_busy() || written != before;
                 drop(connections);
                 if is_used {
                     poller.poll().await;
@@ -632,7 +635,7 @@ impl ManagedConnection {
         }
         drop(state);
         // It may have changed after the connection was made, and before it was seen here.
-        self.leave_behind(self.dialler.epochs.generation());
+        self.leave_behind(self.dialler.restarts.generation());
         self.changed.notify_waiters();
     }
 
@@ -652,7 +655,7 @@ impl ManagedConnection {
                 // What it answers from now on must not be believed: the old primary may carry out what the new one never hears of (S1).
                 if is_demoted {
                     connection.void();
-                } else if generation.epochs >= now.epochs {
+                } else if generation.restarts >= now.restarts {
                     return;
                 }
                 (*number, is_demoted, rest)
@@ -678,7 +681,7 @@ impl ManagedConnection {
         self.replace(number, &cause);
         if !is_demoted {
             // The server of before may have answered for the new one meanwhile.
-            self.dialler.epochs.begins_again();
+            self.dialler.restarts.begins_again();
         }
     }
 
@@ -696,7 +699,7 @@ impl ManagedConnection {
         self.replace(number, cause);
         // The fault that took down this connection may have taken down all that were idle meanwhile (bugs 260, 261).
         let since = Instant::now().checked_sub(timeout);
-        self.dialler.epochs.silence.since(since.unwrap_or(heard));
+        self.dialler.restarts.silence.since(since.unwrap_or(heard));
     }
 
     /// See [`Silenced::let_go`]. What is under way may still be answered; the next command has another connection made.
@@ -712,7 +715,7 @@ impl ManagedConnection {
             }
         };
         drop(was);
-        self.dialler.epochs.ended();
+        self.dialler.restarts.ended();
         self.cut_off();
         self.changed.notify_waiters();
     }
@@ -730,7 +733,7 @@ impl ManagedConnection {
             }
         };
         drop(was);
-        self.dialler.epochs.ended();
+        self.dialler.restarts.ended();
         self.cut_off();
         self.changed.notify_waiters();
         user_callback::catch_panic(
@@ -747,12 +750,12 @@ impl ManagedConnection {
             RECONNECT_MOST.saturating_sub(now.duration_since(told))
         });
         if wait.is_zero() {
-            return self.dialler.epochs.cut_off();
+            return self.dialler.restarts.cut_off();
         }
-        let epochs = Arc::clone(&self.dialler.epochs);
+        let restarts = Arc::clone(&self.dialler.restarts);
         self.runtime.spawn(async move {
             tokio::time::sleep(wait).await;
-            epochs.cut_off();
+            restarts.cut_off();
         });
     }
 
@@ -795,7 +798,7 @@ impl ManagedConnection {
         let was = std::mem::replace(&mut *state, ConnectionState::Down(Arc::clone(cause)));
         drop(state);
         drop(was);
-        self.dialler.epochs.ended();
+        self.dialler.restarts.ended();
         user_callback::catch_panic(|| {
             tracing::debug!(target: "leasehold", server = %self.dialler.discovery, %cause, "connection lost, reconnecting");
         });
@@ -815,14 +818,14 @@ impl ManagedConnection {
             let again = managed
                 .upgrade()
                 .is_some_and(|managed| managed.made.load(Ordering::Relaxed) > 0);
-            let switches = dialler.epochs.generation().switches;
+            let switches = dialler.restarts.generation().switches;
             let made = loop {
                 let began = Instant::now();
                 tokio::select! {
                     biased;
                     made = dialler.dial(again) => break made,
                     // Another connection fell silent while this attempt hung: it would hang for the whole connect timeout (bug 261).
-                    () = dialler.epochs.silence.after(began) => {}
+                    () = dialler.restarts.silence.after(began) => {}
                 }
             };
             let Some(strong) = managed.upgrade() else {
@@ -857,7 +860,7 @@ impl ManagedConnection {
             };
             let is_switched = tokio::select! {
                 () = resting => false,
-                () = dialler.epochs.switched_since(switches) => true,
+                () = dialler.restarts.switched_since(switches) => true,
             };
             // This task stays meanwhile: a new one would begin with the shortest pause again, at each command that comes.
             if dialler.is_shut.load(Ordering::Relaxed) {
@@ -926,7 +929,7 @@ impl Drop for Trying<'_> {
 /// Makes connections.
 pub(super) struct Dialler {
     discovery: Arc<Discovery>,
-    epochs: Arc<EpochLog>,
+    restarts: Arc<RestartLog>,
     /// Under which name `CLIENT LIST` shows us.
     name: String,
     connect_timeout: Duration,
@@ -954,14 +957,14 @@ pub(super) struct Dialler {
 
 impl Dialler {
     pub(super) fn new(
-        (discovery, epochs): (Arc<Discovery>, Arc<EpochLog>),
+        (discovery, restarts): (Arc<Discovery>, Arc<RestartLog>),
         name: String,
         config: &Config,
         outage: Arc<Outage>,
     ) -> Dialler {
         Dialler {
             discovery,
-            epochs,
+            restarts,
             name,
             connect_timeout: config.connect_timeout,
             has_worked: AtomicBool::new(false),
@@ -999,7 +1002,7 @@ impl Dialler {
                     biased;
                     made = self.dial_at(&target, again, &progress) => made.map_err(of_target),
                     // A silent server that another has replaced will not be the primary again.
-                    () = self.epochs.switched_since(switches) => continue,
+                    () = self.restarts.switched_since(switches) => continue,
                 };
                 trying.works = matches!(made, Ok(Some(_)));
                 drop(trying);
@@ -1043,19 +1046,19 @@ impl Dialler {
         let handshake =
             handshake.map_err(|error| target.failure(error, self.connect_timeout, progress));
         let (connection, handshake) = handshake?;
-        // Before the epoch is noted: a replica's epoch says nothing of the primary's.
+        // Before a restart is noted: a replica's ids say nothing of the primary's.
         if handshake.is_replica && self.discovery.wants_primary() {
             return Ok(None);
         }
         // The connection that finds a server restarted may be one that had no connection to it.
-        let again = self.epochs.take_ended() || again;
+        let again = self.restarts.take_ended() || again;
         let generation = self
-            .epochs
-            .after_handshake(handshake.epoch, handshake.up, again);
+            .restarts
+            .after_handshake(handshake.ids, handshake.up, again);
         self.note_start(handshake.up, again);
         self.is_replica
             .store(handshake.is_replica, Ordering::Release);
-        self.epochs.replicas.learn(&handshake.replication);
+        self.restarts.replicas.learn(&handshake.replication);
         *self.identity.lock() = handshake.identity;
         self.is_named.store(handshake.is_named, Ordering::Relaxed);
         self.rights.learn(handshake.rights);

@@ -16,7 +16,7 @@ use redis::{Cmd, Value};
 use tokio::sync::oneshot;
 
 use super::{
-    caller::Caller, commands::Commands, epoch::EpochLog, failure::classify, handshake::text,
+    caller::Caller, commands::Commands, failure::classify, handshake::text, restart::RestartLog,
 };
 use crate::{
     backend::{Confirmation, Failure, Renew, Renewal, Reply},
@@ -28,7 +28,7 @@ use crate::{
 /// The connections of a client that confirm.
 pub(super) struct DurableConnections {
     caller: Caller,
-    epochs: Arc<EpochLog>,
+    restarts: Arc<RestartLog>,
     background: BackgroundRuntime,
     timeout: Duration,
     /// Makes connections of their own.
@@ -40,7 +40,7 @@ pub(super) struct DurableConnections {
 struct DurableConnection {
     policy: Durability,
     caller: Caller,
-    epochs: Arc<EpochLog>,
+    restarts: Arc<RestartLog>,
     commands: Commands,
     background: BackgroundRuntime,
     timeout: Duration,
@@ -69,14 +69,14 @@ impl DurableConnections {
     /// Makes no connection yet.
     pub(super) fn new(
         caller: &Caller,
-        epochs: &Arc<EpochLog>,
+        restarts: &Arc<RestartLog>,
         background: &BackgroundRuntime,
         timeout: Duration,
         commands: impl Fn() -> Commands + Send + Sync + 'static,
     ) -> DurableConnections {
         DurableConnections {
             caller: caller.clone(),
-            epochs: Arc::clone(epochs),
+            restarts: Arc::clone(restarts),
             background: background.clone(),
             timeout,
             commands: Box::new(commands),
@@ -95,7 +95,7 @@ impl DurableConnections {
         let connection = Arc::new(DurableConnection {
             policy,
             caller: self.caller.clone(),
-            epochs: Arc::clone(&self.epochs),
+            restarts: Arc::clone(&self.restarts),
             commands: (self.commands)(),
             background: self.background.clone(),
             timeout: self.timeout,
@@ -175,14 +175,14 @@ impl DurableConnection {
         let question = self.wait_for(0, Duration::from_millis(1));
         let answer = self.commands.command(&question).await;
         answer.map_err(|failure| able::of_waiting(self.policy, failure))?;
-        if self.policy == Durability::Majority && self.epochs.replicas.connected().is_none() {
+        if self.policy == Durability::Majority && self.restarts.replicas.connected().is_none() {
             self.count_replicas()
                 .await
                 .map_err(|failure| match failure {
                     Failure::Rejected(cause) => able::says_no_number(self.policy, Some(&cause)),
                     other => other,
                 })?;
-            if self.epochs.replicas.connected().is_none() {
+            if self.restarts.replicas.connected().is_none() {
                 return Err(able::says_no_number(self.policy, None));
             }
         }
@@ -206,7 +206,7 @@ impl DurableConnection {
     fn wanted(&self) -> u32 {
         match self.policy {
             Durability::Replicas(replicas) => u32::from(replicas),
-            Durability::Majority => self.epochs.replicas.majority(),
+            Durability::Majority => self.restarts.replicas.majority(),
             Durability::Aof | Durability::Primary => 0,
         }
     }
@@ -219,7 +219,7 @@ impl DurableConnection {
         let (calls, order) = batch::calls(&self.caller, entries);
         let asked = entries.iter().map(|entry| entry.leases.len()).sum();
         let wanted = self.wanted();
-        let replicas = &self.epochs.replicas;
+        let replicas = &self.restarts.replicas;
         // Before a policy is said to be missed, they are counted again.
         let mut short = replicas.connected().is_some_and(|there| there < wanted);
         loop {
@@ -282,7 +282,7 @@ impl DurableConnection {
     async fn count_replicas(&self) -> Result<(), Failure> {
         let mut info = redis::cmd("INFO");
         let said = self.commands.command(info.arg("replication")).await?;
-        self.epochs.replicas.learn(&text(said));
+        self.restarts.replicas.learn(&text(said));
         Ok(())
     }
 }

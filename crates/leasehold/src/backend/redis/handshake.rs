@@ -6,9 +6,9 @@ use redis::{ErrorKind, RedisConnectionInfo, RedisError, Value};
 
 use super::{
     connect::{DialProgress, NoConnection, is_hang_up},
-    epoch::{Epoch, field},
     failure::{classify, refuses_all},
     link::Connection,
+    restart::{ServerIds, field},
     rights::Rights,
     target::Target,
 };
@@ -42,7 +42,7 @@ impl ServerId {
 pub(super) struct Handshake {
     pub(super) identity: ServerId,
     /// `None`: it does not say.
-    pub(super) epoch: Option<Epoch>,
+    pub(super) ids: Option<ServerIds>,
     /// For how long it has been up, in whole seconds.
     pub(super) up: Option<Duration>,
     /// It takes its data from another.
@@ -218,7 +218,7 @@ impl Target {
                 };
                 let up = field(&of_server, "uptime_in_seconds");
                 let handshake = Handshake {
-                    epoch: Epoch::of(&of_server, &about),
+                    ids: ServerIds::of(&of_server, &about),
                     up: up.and_then(|up| up.parse().ok()).map(Duration::from_secs),
                     is_replica,
                     replication: about,

@@ -11,7 +11,6 @@ mod connect;
 mod connections;
 mod discovery;
 mod durable;
-mod epoch;
 mod failure;
 mod fenced_store;
 mod find;
@@ -24,6 +23,7 @@ mod login;
 mod pubsub;
 mod repeats;
 mod replicas;
+mod restart;
 mod rights;
 mod script;
 mod server_link;
@@ -81,10 +81,10 @@ use caller::Caller;
 use commands::Commands;
 use discovery::Discovery;
 use durable::DurableConnections;
-use epoch::EpochLog;
 use kinds::wire;
 use labels::ClientLabel;
 use repeats::Repeats;
+use restart::RestartLog;
 use subscriptions::{Hearing, Subscriptions};
 
 /// In a simulation: notes which names the next request is about.
@@ -108,7 +108,7 @@ pub(crate) struct Redis {
     subscriptions: Arc<Subscriptions>,
     /// Where another server may take the place of this one.
     repeats: Option<Arc<Repeats>>,
-    epochs: Arc<EpochLog>,
+    restarts: Arc<RestartLog>,
     /// Not in a simulation.
     durable: Option<Arc<DurableConnections>>,
     outage: Arc<Outage>,
@@ -144,14 +144,14 @@ impl Redis {
         sink: Arc<dyn Sink>,
         background: &BackgroundRuntime,
     ) -> Redis {
-        let epochs = EpochLog::new(Arc::clone(&sink), hearing.silence.clone());
-        let discovery = Discovery::new(place.into(), background, &epochs);
+        let restarts = RestartLog::new(Arc::clone(&sink), hearing.silence.clone());
+        let discovery = Discovery::new(place.into(), background, &restarts);
         let shown = discovery.to_string();
         let label = ClientLabel::new(client, label).of_node(discovery.is_node());
         let name = label.connection_name().to_owned();
         let outage = Arc::new(Outage::new(shown.clone(), Clock::Boot));
         let outages = Arc::clone(&outage);
-        let lead = (Arc::clone(&discovery), Arc::clone(&epochs));
+        let lead = (Arc::clone(&discovery), Arc::clone(&restarts));
         let more = {
             let (lead, name) = (lead.clone(), name.clone());
             let (background, outages) = (background.clone(), Arc::clone(&outages));
@@ -176,18 +176,18 @@ impl Redis {
         connections.poll_discovery();
         let caller = Caller::new(client, label, config, commands).on(hearing.chosen.clone());
         let is_replaced = discovery.wants_primary();
-        let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, background));
+        let repeats = is_replaced.then(|| Repeats::new(&caller, &restarts, background));
         let durable = DurableConnections::new(
             &caller,
-            &epochs,
+            &restarts,
             background,
             config.durability_timeout,
             more,
         );
-        let lead = (discovery, &*epochs);
+        let lead = (discovery, &*restarts);
         Redis {
             caller,
-            epochs: Arc::clone(&epochs),
+            restarts: Arc::clone(&restarts),
             subscriptions: Arc::new(Subscriptions::new(
                 lead,
                 (client, hearing),
@@ -269,7 +269,7 @@ impl LockSteps for Redis {
             self.subscriptions.is_counted(&step.id.of_task(0))
         };
         if let Some(in_a_row) = &mut step.holds {
-            in_a_row.beside_unseen &= self.epochs.replicas.any();
+            in_a_row.beside_unseen &= self.restarts.replicas.any();
         }
         about!(self, Release, step.id, step.lease.get(), step);
         let Some(repeats) = self.repeats.clone() else {

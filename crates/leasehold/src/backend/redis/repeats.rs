@@ -17,8 +17,8 @@ use tokio::sync::watch;
 
 use super::{
     caller::Caller,
-    epoch::{EpochLog, Generation},
     kinds::wire,
+    restart::{Generation, RestartLog},
 };
 use crate::{
     backend::{Release, ReleaseReply, Reply},
@@ -288,7 +288,7 @@ pub(super) async fn until_all<C: Send + Sync>(
 /// Repeats what a primary has confirmed at the one that is there instead.
 pub(super) struct Repeats {
     caller: Caller,
-    epochs: Arc<EpochLog>,
+    restarts: Arc<RestartLog>,
     background: BackgroundRuntime,
     lately: Lately,
 }
@@ -297,23 +297,23 @@ impl Repeats {
     /// Repeats them whenever another server answers a handshake, as long as this lives.
     pub(super) fn new(
         caller: &Caller,
-        epochs: &Arc<EpochLog>,
+        restarts: &Arc<RestartLog>,
         background: &BackgroundRuntime,
     ) -> Arc<Repeats> {
         let repeats = Arc::new(Repeats {
             caller: caller.clone(),
-            epochs: Arc::clone(epochs),
+            restarts: Arc::clone(restarts),
             background: background.clone(),
             lately: Lately::default(),
         });
-        let following = follow(Arc::downgrade(&repeats), epochs.changes());
+        let following = follow(Arc::downgrade(&repeats), restarts.changes());
         background.handle().spawn(following);
         repeats
     }
 
     /// The number of the server that steps are sent to from now on.
     pub(super) fn server(&self) -> u64 {
-        self.epochs.generation().epochs
+        self.restarts.generation().restarts
     }
 
     /// Notes a release that the server of this number has confirmed.
@@ -355,10 +355,10 @@ fn repeat(
 }
 
 async fn follow(repeats: Weak<Repeats>, mut changes: watch::Receiver<Generation>) {
-    let mut epochs = changes.borrow().epochs;
+    let mut restarts = changes.borrow().restarts;
     while changes.changed().await.is_ok() {
-        let now = changes.borrow_and_update().epochs;
-        if std::mem::replace(&mut epochs, now) != now {
+        let now = changes.borrow_and_update().restarts;
+        if std::mem::replace(&mut restarts, now) != now {
             let Some(background) = repeats.upgrade().map(|repeats| repeats.background.clone())
             else {
                 return;

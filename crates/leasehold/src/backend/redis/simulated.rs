@@ -10,9 +10,9 @@ use super::{
     caller::Caller,
     commands::Commands,
     discovery::Discovery,
-    epoch::EpochLog,
     kinds::wire,
     labels::ClientLabel,
+    restart::RestartLog,
     silence::Silence,
     subscriptions::{Elsewhere, Hearing, Subscriptions, wake_up},
     target::{Login, Target},
@@ -74,13 +74,13 @@ fn caller(
     let target = Target::parse("redis://127.0.0.1/", &login).expect("a good URL");
     let outage = Arc::new(Outage::new(String::new(), Clock::Boot));
     // They connect when they are first used, which they are not.
-    let (background, epochs) = (
+    let (background, restarts) = (
         BackgroundRuntime::here(),
-        EpochLog::new(Arc::clone(sink), Silence::default()),
+        RestartLog::new(Arc::clone(sink), Silence::default()),
     );
-    let discovery = Discovery::new(target.into(), &background, &epochs);
+    let discovery = Discovery::new(target.into(), &background, &restarts);
     let commands = Commands::new(
-        (discovery, epochs),
+        (discovery, restarts),
         String::new(),
         config,
         &background,
@@ -109,7 +109,7 @@ fn redis(
             received_by,
         )),
         repeats: None,
-        epochs: EpochLog::new(sink, Silence::default()),
+        restarts: RestartLog::new(sink, Silence::default()),
         durable: None,
         outage: Arc::new(Outage::new(String::new(), Clock::Boot)),
         shown,

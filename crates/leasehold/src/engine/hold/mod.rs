@@ -61,7 +61,7 @@ pub(crate) struct Hold {
     permits: u16,
     /// Who must have it, from its grant to its end. In the padding, too.
     pub(crate) durability: Durability,
-    /// The epoch of the server in which it was ours last. In the padding, too.
+    /// After which restart of the server it was ours last. In the padding, too.
     confirmed: AtomicU32,
     state: Mutex<HoldState>,
 }
@@ -179,7 +179,7 @@ impl Hold {
             tokens: granted.tokens,
             acknowledged: None,
         };
-        let confirmed = sink.watchdog().epochs.reported_at(granted.sent);
+        let confirmed = sink.watchdog().restarts.reported_at(granted.sent);
         Arc::new(Hold {
             sink,
             lease: granted.lease,
@@ -501,21 +501,21 @@ impl Hold {
 
     /// Whether the server has said that it is ours, since it may have forgotten.
     fn is_confirmed(&self) -> bool {
-        self.confirmed.load(Ordering::Acquire) == self.sink.watchdog().epochs.present()
+        self.confirmed.load(Ordering::Acquire) == self.sink.watchdog().restarts.present()
     }
 
     /// The server has said that it is ours, in its reply to a request that was sent at `sent`.
     fn confirm(&self, sent: Tick) {
-        let reported_at = self.sink.watchdog().epochs.reported_at(sent);
-        if reported_at == self.sink.watchdog().epochs.present() {
+        let reported_at = self.sink.watchdog().restarts.reported_at(sent);
+        if reported_at == self.sink.watchdog().restarts.present() {
             self.confirmed.store(reported_at, Ordering::Release);
         }
     }
 
     /// Whether the server may have forgotten since then.
     fn is_from_before(&self, sent: Tick) -> bool {
-        let epochs = &self.sink.watchdog().epochs;
-        epochs.reported_at(sent) != epochs.present()
+        let restarts = &self.sink.watchdog().restarts;
+        restarts.reported_at(sent) != restarts.present()
     }
 
     /// It may have been taken from its holder: it is verified at `at`, by a renewal that comes early.
@@ -655,7 +655,7 @@ impl Hold {
         // With time to spare.
         let mut may_end = until < now.after(2 * patience);
         if !policy.is_primary() {
-            // An acknowledgement may take that long, and counts. The hold is on the list meanwhile, and so verified in a new epoch.
+            // An acknowledgement may take that long, and counts. The hold is on the list meanwhile, and so verified after a restart.
             patience = patience.max(config.durability_timeout + config.operation_timeout / 8);
             may_end = true;
         }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{MemoryServer, Shared, Store};
 use crate::{
     backend::{
-        EpochChange,
+        Restarted,
         memory::store::snapshot::{Held, Snapshot},
         redis::slot,
         simulated::{
@@ -246,10 +246,10 @@ impl MemoryServer {
 
     /// The client is connected to it again, and finds that it has restarted without its data.
     #[doc(hidden)]
-    pub fn tell_epoch(&self, client: &str) {
+    pub fn tell_restart(&self, client: &str) {
         let clients = self.0.store.lock().clients();
         if let Some(client) = clients.iter().find(|its| &*its.client == client) {
-            client.sink.epoch(EpochChange::All);
+            client.sink.restarted(Restarted::All);
         }
     }
 

@@ -19,7 +19,7 @@ use tokio::time::Instant as TokioInstant;
 use super::{ClusterCore, nodes::Node, redirect::Redirect, slots::slot};
 use crate::{
     backend::{
-        EpochChange, Failure, Reply, Sink, WakeUp, WakeUpSteps,
+        Failure, Reply, Restarted, Sink, WakeUp, WakeUpSteps,
         redis::{
             failure::said,
             sharding,
@@ -92,9 +92,9 @@ impl Sink for NodeSink {
     }
 
     /// Of all nodes: what is held at the others is found as it was.
-    fn epoch(&self, change: EpochChange) {
+    fn restarted(&self, change: Restarted) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.sink.epoch(change);
+            shared.sink.restarted(change);
         }
     }
 

@@ -226,7 +226,7 @@ impl ClusterCore {
     /// The table has changed.
     fn tell(self: &Arc<Self>, change: TableChange) {
         if change.forgotten {
-            self.sink.epoch(crate::backend::EpochChange::All);
+            self.sink.restarted(crate::backend::Restarted::All);
         }
         if !self.lately.is_settled(self.nodes.changes()) {
             self.give_back_again();

@@ -14,7 +14,7 @@ use sentinels::{SentinelLines, Sentinels};
 
 use super::{
     connect::HungUp,
-    epoch::EpochLog,
+    restart::RestartLog,
     target::{Login, Target},
 };
 use crate::{
@@ -92,12 +92,12 @@ impl Discovery {
     pub(super) fn new(
         place: GivenServer,
         background: &BackgroundRuntime,
-        epochs: &Arc<EpochLog>,
+        restarts: &Arc<RestartLog>,
     ) -> Arc<Discovery> {
         Arc::new(match place {
             GivenServer::At(target) => Discovery::At(Arc::from(target)),
             GivenServer::Named(group) => {
-                Discovery::Sentinels(Sentinels::new(*group, background, epochs))
+                Discovery::Sentinels(Sentinels::new(*group, background, restarts))
             }
         })
     }

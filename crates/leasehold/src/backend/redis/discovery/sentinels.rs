@@ -27,7 +27,7 @@ use super::{
 use crate::{
     backend::{
         Failure,
-        redis::{epoch::EpochLog, link::Connection, pubsub::Received, target::Target},
+        redis::{link::Connection, pubsub::Received, restart::RestartLog, target::Target},
     },
     background::BackgroundRuntime,
     backoff::Backoff,
@@ -51,7 +51,7 @@ pub(super) type SentinelLines = HashMap<Address, Option<Connection>>;
 /// The sentinels of one group.
 pub(in crate::backend::redis) struct Sentinels {
     group: Group,
-    epochs: Arc<EpochLog>,
+    restarts: Arc<RestartLog>,
     background: Handle,
     known: Mutex<Known>,
     /// One for each that is known, from the first attempt to connect on.
@@ -62,10 +62,10 @@ impl Sentinels {
     pub(super) fn new(
         group: Group,
         background: &BackgroundRuntime,
-        epochs: &Arc<EpochLog>,
+        restarts: &Arc<RestartLog>,
     ) -> Arc<Sentinels> {
         Arc::new(Sentinels {
-            epochs: Arc::clone(epochs),
+            restarts: Arc::clone(restarts),
             background: background.handle().clone(),
             known: Mutex::new(Known::new(&group.sentinels)),
             watchers: Mutex::default(),
@@ -88,7 +88,7 @@ impl Sentinels {
         let primary = primary.ok_or_else(|| Failure::NotSent(Arc::new(SilentSentinel(ANSWER))))?;
         Ok(Found {
             target: Arc::new(self.group.of_data.at(&primary.address)),
-            switches: self.epochs.generation().switches,
+            switches: self.restarts.generation().switches,
         })
     }
 
@@ -230,7 +230,7 @@ impl Sentinels {
     /// Under the lock, so that who reads where it is knows whether it counts the switch.
     fn moves_to(&self, known: &mut Known, primary: Primary) {
         if known.primary.replace(primary).is_some() {
-            self.epochs.switched();
+            self.restarts.switched();
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
         redis::{
             connect::{DialProgress, SubscriptionLink},
             discovery::Discovery,
-            epoch::Generation,
+            restart::Generation,
             silence::Silence,
         },
     },

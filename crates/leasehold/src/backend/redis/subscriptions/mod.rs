@@ -27,7 +27,7 @@ pub(super) use message::wake_up;
 use simulated::SimulatedConnection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{connections::Connections, discovery::Discovery, epoch::EpochLog};
+use super::{connections::Connections, discovery::Discovery, restart::RestartLog};
 use crate::{
     backend::{Failure, Reply, Sink},
     background::BackgroundRuntime,
@@ -48,7 +48,7 @@ pub(super) struct Subscriptions {
 
 impl Subscriptions {
     pub(super) fn new(
-        (discovery, epochs): (Arc<Discovery>, &EpochLog),
+        (discovery, restarts): (Arc<Discovery>, &RestartLog),
         (client, hearing): (&Arc<str>, Hearing),
         config: &Config,
         sink: Arc<dyn Sink>,
@@ -59,8 +59,8 @@ impl Subscriptions {
         let counted = Arc::new(ChannelListeners::default());
         let connection = SubscriptionTask {
             discovery,
-            changes: epochs.changes(),
-            silence: epochs.silence.clone(),
+            changes: restarts.changes(),
+            silence: restarts.silence.clone(),
             client: Arc::clone(client),
             hearing,
             connect_timeout: config.connect_timeout,

@@ -6,8 +6,8 @@ use redis::RedisError;
 use super::*;
 use crate::{
     backend::{
-        Acquire, Acquired, EpochChange, Grant, LockSteps, QueueEntry, Release, ReleaseReply,
-        WakeUp, WakeUpSteps,
+        Acquire, Acquired, Grant, LockSteps, QueueEntry, Release, ReleaseReply, Restarted, WakeUp,
+        WakeUpSteps,
         redis::{
             Redis,
             sharding::{Chosen, Sharding},
@@ -31,7 +31,7 @@ impl Sink for Reported {
         let _ = self.0.send((id.clone(), wake_up));
     }
 
-    fn epoch(&self, _change: EpochChange) {}
+    fn restarted(&self, _change: Restarted) {}
 }
 
 /// A client, and what wakes it.

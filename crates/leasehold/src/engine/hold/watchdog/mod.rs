@@ -14,7 +14,7 @@
 //! even if the server does not answer. If its lease could end before that, it is to be checked then, so that its
 //! loss is told in time. For the same reason the holds of a slot whose batch does not come are checked one by one.
 //!
-//! When the server may have forgotten what it was told (`epochs.rs`), all holds are verified at once, in the same batches, before any that
+//! When the server may have forgotten what it was told (`restarts.rs`), all holds are verified at once, in the same batches, before any that
 //! are due. A hold that was not confirmed since then, and is not ours there, is lost by that.
 //!
 //! It also writes the label of the client on the server (`label.rs`).
@@ -23,11 +23,11 @@
 //! is far away, for each batch takes a whole round trip.
 
 mod durable;
-pub(crate) mod epochs;
 mod failed;
 mod hash_slots;
 pub(crate) mod label;
 pub(crate) mod list;
+pub(crate) mod restarts;
 mod shards;
 pub(crate) mod wake_at;
 
@@ -49,10 +49,10 @@ use crate::{
     durability::Durability,
     durations::humane,
     engine::env::Env,
-    engine::hold::watchdog::epochs::Epochs,
     engine::hold::watchdog::hash_slots::turn_of,
     engine::hold::watchdog::label::Label,
     engine::hold::watchdog::list::{List, UNDER_WAY_MOST, slot},
+    engine::hold::watchdog::restarts::Restarts,
     engine::hold::watchdog::shards::{SilentShards, TURN_MOST, by_shard},
     engine::hold::watchdog::wake_at::AtomicTick,
     engine::hold::{Due, Hold, Onward, WatchdogCheck},
@@ -79,7 +79,7 @@ pub(crate) struct Watchdog {
     /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
     early: u8,
     label: Arc<Label>,
-    pub(crate) epochs: Epochs,
+    pub(crate) restarts: Restarts,
 }
 
 impl Default for Watchdog {
@@ -95,7 +95,7 @@ impl Default for Watchdog {
             warned: Seldom::default(),
             early: fastrand::u8(..),
             label: Arc::default(),
-            epochs: Epochs::default(),
+            restarts: Restarts::default(),
         }
     }
 }
@@ -162,8 +162,8 @@ impl Watchdog {
     }
 
     /// The server may have forgotten what it was told: all holds are verified, at once.
-    pub(crate) fn begin_epoch(&self, now: Tick) {
-        self.epochs.begin(now);
+    pub(crate) fn note_restart(&self, now: Tick) {
+        self.restarts.begin(now);
         self.wake_up();
     }
 
@@ -258,7 +258,7 @@ pub(crate) async fn run(
 
 /// Checks the holds whose time has come: tells losses, and puts those to be renewed among the asks. Waits for nothing.
 fn check_each(watchdog: &Arc<Watchdog>, now: Tick) {
-    if watchdog.epochs.has_begun() {
+    if watchdog.restarts.has_begun() {
         // Those under way are on no list. Their answers are from before, so they are asked about again.
         let all = watchdog.list.lock().take_all();
         for hold in all {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    backend::{Count, Counted, Downgrade, EpochChange, Release, Sink, memory::store::Subscriber},
+    backend::{Count, Counted, Downgrade, Release, Restarted, Sink, memory::store::Subscriber},
     kind::LockKind,
     name::Name,
 };
@@ -12,7 +12,7 @@ struct Untold;
 
 impl Sink for Untold {
     fn wake(&self, _id: &LockId, _wake_up: WakeUp) {}
-    fn epoch(&self, _change: EpochChange) {}
+    fn restarted(&self, _change: Restarted) {}
 }
 
 /// A read-write lock, and its clients by their names.

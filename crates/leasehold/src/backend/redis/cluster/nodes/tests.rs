@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    backend::{EpochChange, Sink, WakeUp, redis::target::Login},
+    backend::{Restarted, Sink, WakeUp, redis::target::Login},
     name::LockId,
 };
 
@@ -10,7 +10,7 @@ struct IgnoringSink;
 impl Sink for IgnoringSink {
     fn wake(&self, _id: &LockId, _wake_up: WakeUp) {}
 
-    fn epoch(&self, _change: EpochChange) {}
+    fn restarted(&self, _change: Restarted) {}
 }
 
 /// Of which each node has a half of the slots; port 0: it is listed without an address.

@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::clock::Tick;
 
-/// Counts the epochs of the server, as this client has noticed them.
+/// Counts the restarts of the server, as this client has noticed them.
 #[derive(Debug, Default)]
-pub(crate) struct Epochs {
+pub(crate) struct Restarts {
     present: AtomicU32,
-    /// When the present one was noticed; zero: the first.
+    /// When the latest one was noticed; zero: none was.
     since: AtomicU64,
-    /// The holds on the list are still to be verified in it.
+    /// The holds on the list are still to be verified after it.
     is_news: AtomicBool,
 }
 
-impl Epochs {
+impl Restarts {
     pub(super) fn begin(&self, now: Tick) {
         // First this: a reader between the two verifies once too often, and never too seldom.
         self.since.store(now.nanos(), Ordering::Release);
@@ -31,7 +31,7 @@ impl Epochs {
         self.present.load(Ordering::Acquire)
     }
 
-    /// The epoch of which the answer to a request tells that was sent at `sent`. One sent before the present epoch was noticed may have
+    /// After which restart the answer to a request came that was sent at `sent`. One sent before the latest restart was noticed may have
     /// been answered before it.
     pub(crate) fn reported_at(&self, sent: Tick) -> u32 {
         let present = self.present();
@@ -48,11 +48,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_to_a_request_from_before_an_epoch_tells_of_the_one_before() {
-        let (epochs, at) = (Epochs::default(), Tick::from_nanos);
-        assert_eq!(epochs.reported_at(at(0)), epochs.present());
-        epochs.begin(at(5));
-        assert_ne!(epochs.reported_at(at(4)), epochs.present());
-        assert_eq!(epochs.reported_at(at(5)), epochs.present());
+    fn an_answer_to_a_request_from_before_a_restart_tells_of_the_one_before() {
+        let (restarts, at) = (Restarts::default(), Tick::from_nanos);
+        assert_eq!(restarts.reported_at(at(0)), restarts.present());
+        restarts.begin(at(5));
+        assert_ne!(restarts.reported_at(at(4)), restarts.present());
+        assert_eq!(restarts.reported_at(at(5)), restarts.present());
     }
 }

@@ -17,23 +17,23 @@ use tokio::sync::watch;
 
 use super::{replicas::Replicas, silence::Silence};
 use crate::{
-    backend::{EpochChange, Sink},
+    backend::{Restarted, Sink},
     user_callback,
 };
 
 /// What a server has said of itself that changes when it may have forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Epoch {
+pub(super) struct ServerIds {
     run_id: String,
     replication_id: String,
 }
 
-impl Epoch {
+impl ServerIds {
     /// From the answers to `INFO server` and `INFO replication`. `None`: it does not say, as where the user may not ask.
-    pub(super) fn of(server: &str, replication: &str) -> Option<Epoch> {
+    pub(super) fn of(server: &str, replication: &str) -> Option<ServerIds> {
         let text = |info, name| field(info, name).unwrap_or_default().to_owned();
         let run_id = field(server, "run_id")?.to_owned();
-        Some(Epoch {
+        Some(ServerIds {
             run_id,
             replication_id: text(replication, "master_replid"),
         })
@@ -51,16 +51,16 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 pub(super) struct Generation {
     /// Another server was named the primary.
     pub(super) switches: u64,
-    /// A server has answered a handshake that is in another epoch than the one before.
-    pub(super) epochs: u64,
-    /// A server has answered a handshake that does not say in which epoch it is.
+    /// A server has answered a handshake that was restarted, or is another than the one before.
+    pub(super) restarts: u64,
+    /// A server has answered a handshake that does not say whether it was restarted.
     doubts: u64,
 }
 
 /// Compares what servers say in the handshake, and tells what follows.
-pub(super) struct EpochLog {
+pub(super) struct RestartLog {
     sink: Arc<dyn Sink>,
-    known: Mutex<Option<Epoch>>,
+    known: Mutex<Option<ServerIds>>,
     /// A connection has ended since the last handshake.
     has_ended: AtomicBool,
     generation: watch::Sender<Generation>,
@@ -68,9 +68,9 @@ pub(super) struct EpochLog {
     pub(super) silence: Silence,
 }
 
-impl EpochLog {
-    pub(super) fn new(sink: Arc<dyn Sink>, silence: Silence) -> Arc<EpochLog> {
-        Arc::new(EpochLog {
+impl RestartLog {
+    pub(super) fn new(sink: Arc<dyn Sink>, silence: Silence) -> Arc<RestartLog> {
+        Arc::new(RestartLog {
             sink,
             known: Mutex::default(),
             has_ended: AtomicBool::new(false),
@@ -90,28 +90,28 @@ impl EpochLog {
     }
 
     /// A server has answered a handshake, and has been up for so long. `again`: the connection takes the place of one that has ended, so where the
-    /// server does not say its epoch, it may have been restarted meanwhile. Returns the generation that the connection stands on.
+    /// server does not say its ids, it may have been restarted meanwhile. Returns the generation that the connection stands on.
     pub(super) fn after_handshake(
         &self,
-        epoch: Option<Epoch>,
+        ids: Option<ServerIds>,
         up: Option<Duration>,
         again: bool,
     ) -> Generation {
         // To the end: the generation that one server stands on must not be counted for another.
         let mut known = self.known.lock();
-        let changed = match epoch {
-            Some(epoch) => {
-                let is_new = known.as_ref().is_some_and(|known| *known != epoch);
-                *known = Some(epoch);
+        let changed = match ids {
+            Some(ids) => {
+                let is_new = known.as_ref().is_some_and(|known| *known != ids);
+                *known = Some(ids);
                 is_new.then_some((1, 0))
             }
             None => again.then_some((0, 1)),
         };
-        if let Some((epochs, doubts)) = changed {
+        if let Some((restarts, doubts)) = changed {
             // The engine first: then it knows before any answer comes.
-            self.sink.epoch(EpochChange::All);
+            self.sink.restarted(Restarted::All);
             self.generation.send_modify(|generation| {
-                generation.epochs += epochs;
+                generation.restarts += restarts;
                 generation.doubts += doubts;
             });
         }
@@ -127,7 +127,7 @@ impl EpochLog {
 
     /// A connection to the server of before was there until now.
     pub(super) fn begins_again(&self) {
-        self.sink.epoch(EpochChange::All);
+        self.sink.restarted(Restarted::All);
     }
 
     /// Whether a connection has ended, of any connection, since this was asked last.
@@ -177,36 +177,36 @@ mod tests {
     impl Sink for Reported {
         fn wake(&self, _id: &LockId, _wake_up: WakeUp) {}
 
-        fn epoch(&self, _change: EpochChange) {
+        fn restarted(&self, _change: Restarted) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn epoch(run_id: &str, replication_id: &str) -> Option<Epoch> {
+    fn ids(run_id: &str, replication_id: &str) -> Option<ServerIds> {
         let server = format!("# Server\r\nrun_id:{run_id}\r\n");
         let replication = format!("role:master\r\nmaster_replid:{replication_id}\r\n");
-        Epoch::of(&server, &replication)
+        ServerIds::of(&server, &replication)
     }
 
     #[test]
-    fn an_epoch_begins_with_each_server_that_may_have_forgotten() {
+    fn a_restart_is_noted_of_each_server_that_may_have_forgotten() {
         let told = Arc::<Reported>::default();
-        let epochs = EpochLog::new(Arc::clone(&told) as _, Silence::default());
+        let restarts = RestartLog::new(Arc::clone(&told) as _, Silence::default());
         for (handshake, again, begun) in [
-            (epoch("a", "1"), false, 0),
+            (ids("a", "1"), false, 0),
             // Broken, and the same as before.
-            (epoch("a", "1"), true, 0),
+            (ids("a", "1"), true, 0),
             // Restarted; a replica meanwhile.
-            (epoch("b", "1"), true, 1),
-            (epoch("b", "2"), true, 2),
+            (ids("b", "1"), true, 1),
+            (ids("b", "2"), true, 2),
             // It does not say: the first connection of a runtime is no reason.
             (None, false, 2),
             (None, true, 3),
-            (epoch("b", "2"), true, 3),
+            (ids("b", "2"), true, 3),
         ] {
-            epochs.after_handshake(handshake, None, again);
+            restarts.after_handshake(handshake, None, again);
             assert_eq!(told.0.load(Ordering::Relaxed), begun);
         }
-        assert_eq!(epochs.generation().epochs, 2);
+        assert_eq!(restarts.generation().restarts, 2);
     }
 }
