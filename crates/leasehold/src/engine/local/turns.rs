@@ -2,7 +2,7 @@
 //!
 //! Nothing of safety depends on this. It bounds how long the others wait: among our clients the server's queue gives each its turn;
 //! Redisson's waiters stand in no queue, and race for a free name. A release says how many turns are theirs (`waiting.lua`). Until so many
-//! messages have come, each of our processes asks nothing (`beside.rs`): its waiters and newcomers wait.
+//! messages have come, each of our processes asks nothing (`redisson_fairness.rs`): its waiters and newcomers wait.
 //!
 //! Where the order is the server's (`fair/`), there are no turns: each task asks for itself, and none has a lease passed on in memory.
 

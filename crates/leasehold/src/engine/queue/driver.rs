@@ -577,12 +577,15 @@ impl Driver<'_> {
         }
         let now = self.core.clock.now();
         // Beside Redisson's waiters the turns that a release tells of are enough.
-        let told = self.core.beside.holds_to_tell(&self.queue.id, 1, now);
+        let told = self
+            .core
+            .redisson_fairness
+            .holds_to_tell(&self.queue.id, 1, now);
         let races = matches!(first.access, Access::Permits(_)) && told.is_none();
         let race = state.remote().turns.left(now).filter(|_| races);
         race.max(
             self.core
-                .beside
+                .redisson_fairness
                 .left_to_others(&self.queue.id, &self.core.clock),
         )
     }

@@ -245,7 +245,11 @@ fn enter(
         if once && state.is_taken(&spec) {
             return Ok(Admission::Busy);
         }
-        let steps_back = !once && core.beside.left_to_others(id, &core.clock).is_some();
+        let steps_back = !once
+            && core
+                .redisson_fairness
+                .left_to_others(id, &core.clock)
+                .is_some();
         match &state.phase {
             Phase::Idle if steps_back => {
                 let wait = state.line_up(

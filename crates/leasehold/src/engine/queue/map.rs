@@ -21,7 +21,7 @@ use crate::{
         claim::pending_release::{Owes, PendingRelease, abandon},
         env::Env,
         hold::{Hold, watchdog::Watchdog},
-        local::beside::Beside,
+        local::redisson_fairness::RedissonFairness,
         queue::{Life, Phase, Queue, Start},
     },
     kind::LockKind,
@@ -41,7 +41,7 @@ pub(crate) struct Queues {
     hasher: Hashing,
     detached: Mutex<DetachedIds>,
     /// Of the locks that Redisson's clients wait for, too.
-    pub(crate) beside: Beside,
+    pub(crate) redisson_fairness: RedissonFairness,
     /// Of the locks whose waiting tasks have a queue each.
     pub(crate) groups: Arc<dyn WaiterGroups>,
     /// Limits the warning that waiters cannot hear.
@@ -122,7 +122,7 @@ impl Queues {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: Hashing::default(),
             detached: Mutex::default(),
-            beside: Beside::default(),
+            redisson_fairness: RedissonFairness::default(),
             groups,
             warned_of_deafness: Seldom::default(),
             classic: Default::default(),
@@ -257,7 +257,8 @@ impl Queues {
     pub(crate) fn heard(self: &Arc<Self>, id: &LockId, queue: Option<Arc<Queue>>, wake_up: WakeUp) {
         match (wake_up, queue) {
             (WakeUp::TryAgain | WakeUp::Turns(_), queue) => {
-                self.beside.hear(id, wake_up, self.env.clock.now());
+                self.redisson_fairness
+                    .hear(id, wake_up, self.env.clock.now());
                 if let Some(queue) = queue {
                     queue.poll_now(None);
                     // A release of a name that this process believes it holds: another may have unlocked it by force. (A release of permits

@@ -61,7 +61,9 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     } else {
         state.handoffs + 1
     };
-    let known = core.beside.holds_to_tell(&queue.id, in_a_row, now);
+    let known = core
+        .redisson_fairness
+        .holds_to_tell(&queue.id, in_a_row, now);
     let may_pass = spec.handoff.is_on()
         && spec.access != Access::Shared
         && state.handoffs < spec.handoff.max_in_row
@@ -110,7 +112,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     let settling = queue.id.is_of_task().then(settling);
     ReleaseStep::ToServer(Releasing {
         queue: Arc::clone(queue),
-        holds: holds.map(|holds| core.beside.in_a_row(&queue.id, holds, now)),
+        holds: holds.map(|holds| core.redisson_fairness.in_a_row(&queue.id, holds, now)),
         hold,
         next,
         until,
@@ -456,7 +458,8 @@ impl Queue {
             ReleaseReply::Freed { turns, .. }
                 if !state.waiters.is_empty() && !hold.spec().waits.listens() =>
             {
-                core.beside.leave_turns(&self.id, turns.max(1), now, None);
+                core.redisson_fairness
+                    .leave_turns(&self.id, turns.max(1), now, None);
                 Start::Ask
             }
             _ => Start::Ask,
@@ -486,11 +489,12 @@ impl Queue {
             let turns = turns.max(u32::from(asked));
             if turns > 0 {
                 let unseen = others == 0 && holds.is_some_and(|it| it.beside_unseen);
-                core.beside.note_unseen(&self.id, unseen);
-                core.beside.leave_turns(&self.id, turns, now, Some(sent));
+                core.redisson_fairness.note_unseen(&self.id, unseen);
+                core.redisson_fairness
+                    .leave_turns(&self.id, turns, now, Some(sent));
             }
             if is_permits && others > 0 {
-                core.beside.lets_ours_first(&self.id, now, sent);
+                core.redisson_fairness.lets_ours_first(&self.id, now, sent);
             }
         }
         if let Some(remote) = &mut state.remote {
@@ -501,7 +505,10 @@ impl Queue {
                     remote.turns.shared = true;
                 }
                 ReleaseReply::Kept { .. } => {
-                    remote.turns.shared = core.beside.holds_to_tell(&self.id, 1, now).is_some();
+                    remote.turns.shared = core
+                        .redisson_fairness
+                        .holds_to_tell(&self.id, 1, now)
+                        .is_some();
                 }
                 ReleaseReply::Freed {
                     others: 0,

@@ -146,7 +146,7 @@ impl Locked<'_, QueueState> {
         self.since = core.clock.now();
         let now = self.since;
         let round = self.numbers.end;
-        core.beside.took(hold.id(), now);
+        core.redisson_fairness.took(hold.id(), now);
         if let Some(remote) = &mut self.remote {
             // To all other waiters of this process the name is taken from here on.
             remote.note_held_by_another(now);

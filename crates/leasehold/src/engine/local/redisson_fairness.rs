@@ -33,15 +33,15 @@ const KNOWN: Duration = Duration::from_secs(1);
 
 /// The turns of those beside us, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Beside {
+pub(crate) struct RedissonFairness {
     /// False until the first turn was left. Till then no lock touches `all`, which all locks of a client share.
     any: AtomicBool,
-    all: Mutex<HashMap<LockId, TheirTurns>>,
+    all: Mutex<HashMap<LockId, RedissonTurns>>,
 }
 
 /// The turns of those beside us for one name.
 #[derive(Debug, Default)]
-struct TheirTurns {
+struct RedissonTurns {
     /// So many messages are to come before this process asks.
     turns: u32,
     /// Then it asks in any case.
@@ -73,17 +73,17 @@ enum OursFirst {
     Received,
 }
 
-impl Beside {
-    fn of<T>(&self, id: &LockId, with: impl FnOnce(&mut TheirTurns) -> T) -> Option<T> {
+impl RedissonFairness {
+    fn of<T>(&self, id: &LockId, with: impl FnOnce(&mut RedissonTurns) -> T) -> Option<T> {
         let any = self.any.load(Ordering::Relaxed);
         any.then(|| self.all.lock().get_mut(id).map(with)).flatten()
     }
 
     /// How many holds a release tells of that ends so many in a row. `None`: this process knows of no others.
     pub(crate) fn holds_to_tell(&self, id: &LockId, holds: u32, now: Tick) -> Option<u32> {
-        let told = self.of(id, |beside| {
-            let is_known = !beside.unseen && now < beside.until.after(KNOWN);
-            is_known.then(|| if now < beside.none_until { 0 } else { holds })
+        let told = self.of(id, |theirs| {
+            let is_known = !theirs.unseen && now < theirs.until.after(KNOWN);
+            is_known.then(|| if now < theirs.none_until { 0 } else { holds })
         });
         told.flatten()
     }
@@ -98,7 +98,7 @@ impl Beside {
 
     /// Whether one that cannot be seen is to have turns.
     fn has_turn_unseen(&self, id: &LockId, now: Tick) -> bool {
-        self.of(id, |beside| now >= beside.unseen_until)
+        self.of(id, |theirs| now >= theirs.unseen_until)
             .unwrap_or(true)
     }
 
@@ -106,8 +106,8 @@ impl Beside {
     pub(crate) fn note_unseen(&self, id: &LockId, unseen: bool) {
         self.any.store(true, Ordering::Relaxed);
         let mut all = self.all.lock();
-        let beside = all.entry(id.clone()).or_default();
-        beside.unseen = unseen && !beside.takes;
+        let theirs = all.entry(id.clone()).or_default();
+        theirs.unseen = unseen && !theirs.takes;
     }
 
     /// So many turns are left to others, says a message, or the answer to a release that was `sent` then.
@@ -118,14 +118,14 @@ impl Beside {
         if all.len() >= 32 && all.len().is_power_of_two() {
             all.retain(|_, it| now < it.until.after(KNOWN));
         }
-        let beside = all.entry(id.clone()).or_default();
-        if sent.is_some_and(|sent| beside.said >= sent) {
+        let theirs = all.entry(id.clone()).or_default();
+        if sent.is_some_and(|sent| theirs.said >= sent) {
             return; // the message came before the answer
         }
-        (beside.turns, beside.unheard) = (turns, true);
-        beside.until = now.after(STEP_BACK.mul_f64(2.0 / 3.0 + fastrand::f64() * 2.0 / 3.0));
+        (theirs.turns, theirs.unheard) = (turns, true);
+        theirs.until = now.after(STEP_BACK.mul_f64(2.0 / 3.0 + fastrand::f64() * 2.0 / 3.0));
         if sent.is_none() {
-            beside.said = now;
+            theirs.said = now;
         }
     }
 
@@ -133,8 +133,8 @@ impl Beside {
     pub(crate) fn hear(&self, id: &LockId, wake_up: WakeUp, now: Tick) {
         match wake_up {
             WakeUp::Turns(turns) => {
-                self.of(id, |beside| {
-                    beside.ours_first = match beside.ours_first {
+                self.of(id, |theirs| {
+                    theirs.ours_first = match theirs.ours_first {
                         OursFirst::NotReceived => OursFirst::Received,
                         _ => OursFirst::No, // another of ours had its turn
                     };
@@ -144,14 +144,14 @@ impl Beside {
                 }
             }
             WakeUp::TryAgain => {
-                self.of(id, |beside| {
-                    if beside.turns > 0 {
-                        beside.turns -= 1;
-                        let is_last = beside.turns == 0 && beside.ours_first != OursFirst::No;
-                        beside.until = now.after(if is_last { OURS_FIRST } else { STEP_BACK });
-                        (beside.unheard, beside.missed) = (false, 0);
-                        (beside.takes, beside.unseen) = (true, false);
-                        (beside.none_until, beside.unseen_until) = (now, now);
+                self.of(id, |theirs| {
+                    if theirs.turns > 0 {
+                        theirs.turns -= 1;
+                        let is_last = theirs.turns == 0 && theirs.ours_first != OursFirst::No;
+                        theirs.until = now.after(if is_last { OURS_FIRST } else { STEP_BACK });
+                        (theirs.unheard, theirs.missed) = (false, 0);
+                        (theirs.takes, theirs.unseen) = (true, false);
+                        (theirs.none_until, theirs.unseen_until) = (now, now);
                     }
                 });
             }
@@ -161,23 +161,23 @@ impl Beside {
 
     /// This process gave permits back by a release that was `sent` then, and others of ours wait: they go first, after the turns.
     pub(crate) fn lets_ours_first(&self, id: &LockId, now: Tick, sent: Tick) {
-        self.of(id, |beside| {
-            beside.ours_first = if beside.said >= sent {
+        self.of(id, |theirs| {
+            theirs.ours_first = if theirs.said >= sent {
                 OursFirst::Received
             } else {
                 OursFirst::NotReceived
             };
-            if beside.turns == 0 {
-                beside.until = now.after(OURS_FIRST);
+            if theirs.turns == 0 {
+                theirs.until = now.after(OURS_FIRST);
             }
         });
     }
 
     /// For how long others are to try first.
     pub(crate) fn left_to_others(&self, id: &LockId, clock: &Clock) -> Option<Duration> {
-        let (leaves, until) = self.of(id, |beside| {
-            let ours_first = beside.ours_first != OursFirst::No;
-            (beside.turns > 0 || ours_first, beside.until)
+        let (leaves, until) = self.of(id, |theirs| {
+            let ours_first = theirs.ours_first != OursFirst::No;
+            (theirs.turns > 0 || ours_first, theirs.until)
         })?;
         let now = clock.now();
         (leaves && now < until).then(|| until.since(now))
@@ -185,16 +185,16 @@ impl Beside {
 
     /// The server gave the lock to this process. If no other has had its turn, turns are left more seldom.
     pub(crate) fn took(&self, id: &LockId, now: Tick) {
-        self.of(id, |beside| {
-            beside.ours_first = OursFirst::No;
-            if beside.turns > 0 {
-                beside.turns = 0;
-                if beside.unheard {
-                    beside.takes = false;
-                    beside.missed = (beside.missed + 1).min(UNSEEN_MISSED_MOST);
+        self.of(id, |theirs| {
+            theirs.ours_first = OursFirst::No;
+            if theirs.turns > 0 {
+                theirs.turns = 0;
+                if theirs.unheard {
+                    theirs.takes = false;
+                    theirs.missed = (theirs.missed + 1).min(UNSEEN_MISSED_MOST);
                     let after = |missed: u32| now.after(STEP_BACK * (1 << missed) / 2);
-                    beside.none_until = after(beside.missed.min(MISSED_MOST));
-                    beside.unseen_until = after(beside.missed);
+                    theirs.none_until = after(theirs.missed.min(MISSED_MOST));
+                    theirs.unseen_until = after(theirs.missed);
                 }
             }
         });
@@ -208,21 +208,25 @@ mod tests {
 
     #[test]
     fn one_that_cannot_be_seen_has_turns_more_seldom_until_it_takes_one() {
-        let beside = Beside::default();
+        let fairness = RedissonFairness::default();
         let id = LockId::new(LockKind::Mutex, Name::new("name").unwrap());
         let mut now = Clock::Boot.now();
         let leave = |now| {
-            beside.note_unseen(&id, true);
-            beside.leave_turns(&id, 1, now, Some(now));
+            fairness.note_unseen(&id, true);
+            fairness.leave_turns(&id, 1, now, Some(now));
         };
         let mut pauses = Vec::new();
         for _ in 0..10 {
-            assert!(beside.has_turn_unseen(&id, now));
+            assert!(fairness.has_turn_unseen(&id, now));
             leave(now);
-            assert_eq!(beside.holds_to_tell(&id, 1, now), None, "it may not exist");
-            beside.took(&id, now);
+            assert_eq!(
+                fairness.holds_to_tell(&id, 1, now),
+                None,
+                "it may not exist"
+            );
+            fairness.took(&id, now);
             let from = now;
-            while !beside.has_turn_unseen(&id, now) {
+            while !fairness.has_turn_unseen(&id, now) {
                 now = now.after(Duration::from_millis(1));
             }
             pauses.push(now.since(from).as_millis());
@@ -230,14 +234,14 @@ mod tests {
         assert_eq!(pauses, [3, 6, 12, 24, 48, 96, 192, 384, 384, 384]);
 
         leave(now);
-        beside.hear(&id, WakeUp::TryAgain, now);
-        assert_eq!(beside.holds_to_tell(&id, 1, now), Some(1), "it exists");
-        beside.took(&id, now);
-        assert!(beside.has_turn_unseen(&id, now));
+        fairness.hear(&id, WakeUp::TryAgain, now);
+        assert_eq!(fairness.holds_to_tell(&id, 1, now), Some(1), "it exists");
+        fairness.took(&id, now);
+        assert!(fairness.has_turn_unseen(&id, now));
         leave(now);
-        assert_eq!(beside.holds_to_tell(&id, 1, now), Some(1));
-        beside.took(&id, now);
+        assert_eq!(fairness.holds_to_tell(&id, 1, now), Some(1));
+        fairness.took(&id, now);
         leave(now);
-        assert_eq!(beside.holds_to_tell(&id, 1, now), None, "it may be gone");
+        assert_eq!(fairness.holds_to_tell(&id, 1, now), None, "it may be gone");
     }
 }
