@@ -155,7 +155,7 @@ const HOMES: [(&str, usize, &str); 3] = [
 ];
 
 /// Words that only this project knew, each with the field's.
-const HOUSE_WORDS: [(&str, &str); 15] = [
+const HOUSE_WORDS: [(&str, &str); 17] = [
     ("audience", "listeners"),
     ("callout", "user callback"),
     ("carrier", "transport"),
@@ -169,6 +169,8 @@ const HOUSE_WORDS: [(&str, &str); 15] = [
     ("keeper", "heartbeat"),
     ("lane", "connection"),
     ("lineup", "fair queue"),
+    ("looker", "inspector"),
+    ("lookout", "poller"),
     ("loudly", "stderr warning"),
     ("seat", "leader record"),
 ];

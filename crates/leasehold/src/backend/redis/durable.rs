@@ -16,7 +16,8 @@ use redis::{Cmd, Value};
 use tokio::sync::oneshot;
 
 use super::{
-    caller::Caller, commands::Commands, failure::classify, handshake::text, restart::RestartLog,
+    commands::Commands, failure::classify, handshake::text, restart::RestartLog,
+    script_runner::ScriptRunner,
 };
 use crate::{
     backend::{Confirmation, Failure, Renew, Renewal, Reply},
@@ -27,7 +28,7 @@ use crate::{
 
 /// The connections of a client that confirm.
 pub(super) struct DurableConnections {
-    caller: Caller,
+    runner: ScriptRunner,
     restarts: Arc<RestartLog>,
     background: BackgroundRuntime,
     timeout: Duration,
@@ -39,7 +40,7 @@ pub(super) struct DurableConnections {
 /// The connection of one policy.
 struct DurableConnection {
     policy: Durability,
-    caller: Caller,
+    runner: ScriptRunner,
     restarts: Arc<RestartLog>,
     commands: Commands,
     background: BackgroundRuntime,
@@ -68,14 +69,14 @@ struct ConnectionWork {
 impl DurableConnections {
     /// Makes no connection yet.
     pub(super) fn new(
-        caller: &Caller,
+        runner: &ScriptRunner,
         restarts: &Arc<RestartLog>,
         background: &BackgroundRuntime,
         timeout: Duration,
         commands: impl Fn() -> Commands + Send + Sync + 'static,
     ) -> DurableConnections {
         DurableConnections {
-            caller: caller.clone(),
+            runner: runner.clone(),
             restarts: Arc::clone(restarts),
             background: background.clone(),
             timeout,
@@ -94,7 +95,7 @@ impl DurableConnections {
         }
         let connection = Arc::new(DurableConnection {
             policy,
-            caller: self.caller.clone(),
+            runner: self.runner.clone(),
             restarts: Arc::clone(&self.restarts),
             commands: (self.commands)(),
             background: self.background.clone(),
@@ -216,7 +217,7 @@ impl DurableConnection {
         &self,
         entries: &[BatchEntry],
     ) -> Result<Vec<Result<Confirmation, Failure>>, Failure> {
-        let (calls, order) = batch::calls(&self.caller, entries);
+        let (calls, order) = batch::calls(&self.runner, entries);
         let asked = entries.iter().map(|entry| entry.leases.len()).sum();
         let wanted = self.wanted();
         let replicas = &self.restarts.replicas;

@@ -3,9 +3,9 @@
 use redis::Value;
 
 use super::{
-    caller::Caller,
     kinds::pair,
     script::{Call, Lazy, Script},
+    script_runner::ScriptRunner,
 };
 use crate::backend::{
     Reply,
@@ -31,7 +31,7 @@ static GET: Lazy = script!("get");
 static GET_FIELD: Lazy = script!("get_field");
 static OF_HOLDER: Lazy = script!("of_holder");
 
-pub(super) fn write(caller: &Caller, step: &FencedWrite) -> Reply<Written> {
+pub(super) fn write(runner: &ScriptRunner, step: &FencedWrite) -> Reply<Written> {
     let mut lasts_ms = None;
     let (script, field, value) = match &step.change {
         Change::Set(value, lasts) => {
@@ -48,7 +48,7 @@ pub(super) fn write(caller: &Caller, step: &FencedWrite) -> Reply<Written> {
         .text(step.name.fence_key())
         .arg(step.key.wire())
         .arg(step.token)
-        .arg(caller.token_ms);
+        .arg(runner.token_ms);
     if let Some(field) = field {
         call = call.arg(&**field);
     }
@@ -58,7 +58,7 @@ pub(super) fn write(caller: &Caller, step: &FencedWrite) -> Reply<Written> {
     if let Some(lasts_ms) = lasts_ms {
         call = call.arg(lasts_ms);
     }
-    caller.call(call, |reply| match pair(reply)? {
+    runner.call(call, |reply| match pair(reply)? {
         (1, _) => Some(Written::Done),
         (0, newest) => Some(Written::Stale {
             newest: u64::try_from(newest).ok()?,
@@ -67,7 +67,7 @@ pub(super) fn write(caller: &Caller, step: &FencedWrite) -> Reply<Written> {
     })
 }
 
-pub(super) fn read(caller: &Caller, step: &FencedRead) -> Reply<Option<Vec<u8>>> {
+pub(super) fn read(runner: &ScriptRunner, step: &FencedRead) -> Reply<Option<Vec<u8>>> {
     let call = match &step.part {
         FencedPart::Text => Call::new(&GET, 1, 0, step.key.wire().len()).arg(step.key.wire()),
         FencedPart::OfHolder => Call::new(&OF_HOLDER, 2, 0, 2 * step.key.wire().len())
@@ -79,7 +79,7 @@ pub(super) fn read(caller: &Caller, step: &FencedRead) -> Reply<Option<Vec<u8>>>
                 .arg(&**field)
         }
     };
-    caller.call(call, |reply| match reply {
+    runner.call(call, |reply| match reply {
         Value::Nil => Some(None),
         Value::BulkString(bytes) => Some(Some(bytes.clone())),
         _ => None,

@@ -3,9 +3,9 @@
 use redis::Value;
 
 use super::{
-    caller::Caller,
     kinds::wire,
     script::{Call, Lazy, Script, text},
+    script_runner::ScriptRunner,
 };
 use crate::{
     backend::{
@@ -21,21 +21,24 @@ static FIND: Lazy = Lazy::new(|| Script::new(include_str!("scripts/find.lua")));
 /// So many keys take a server about half a millisecond.
 const KEYS_A_PAGE: usize = 100;
 
-pub(super) fn find(caller: &Caller, step: &FindPage) -> Reply<FoundPage> {
+pub(super) fn find(runner: &ScriptRunner, step: &FindPage) -> Reply<FoundPage> {
     let call = Call::new(&FIND, 0, 3, step.pattern.len() + 32)
         .arg(step.cursor.keys)
         .arg(&*step.pattern)
         .arg(KEYS_A_PAGE);
-    caller.call(call.only_reads(), page)
+    runner.call(call.only_reads(), page)
 }
 
 /// How many locks are inspected together: a server carries out at once what one connection has sent.
 const INSPECTED_AT_ONCE: usize = 16;
 
-pub(super) fn inspect_all(caller: &Caller, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
-    let caller = caller.clone();
+pub(super) fn inspect_all(
+    runner: &ScriptRunner,
+    ids: Vec<LockId>,
+) -> Reply<Vec<(LockId, Inspection)>> {
+    let runner = runner.clone();
     Box::pin(async move {
-        let bare = caller.without_labels();
+        let bare = runner.without_labels();
         let mut found = Vec::with_capacity(ids.len());
         for few in ids.chunks(INSPECTED_AT_ONCE) {
             let inspections = few
@@ -44,7 +47,7 @@ pub(super) fn inspect_all(caller: &Caller, ids: Vec<LockId>) -> Reply<Vec<(LockI
             found.extend(all_of(few, inspections).await?);
         }
         let mut all: Vec<&mut Inspection> = found.iter_mut().map(|(_, found)| found).collect();
-        caller.add_labels(&mut all).await;
+        runner.add_labels(&mut all).await;
         Ok(found)
     })
 }

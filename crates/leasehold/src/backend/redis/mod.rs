@@ -4,7 +4,6 @@
 //! server sends unasked must never be taken for the answer to a command. Each runtime that sends commands has a connection,
 //! and so has the client's background runtime, which sends renewals and hears subscriptions.
 
-mod caller;
 mod cluster;
 mod commands;
 mod connect;
@@ -26,6 +25,7 @@ mod replicas;
 mod restart;
 mod rights;
 mod script;
+mod script_runner;
 mod server_link;
 mod sharding;
 mod silence;
@@ -77,7 +77,6 @@ use crate::{
     owner::LeaseId,
     user_callback,
 };
-use caller::Caller;
 use commands::Commands;
 use discovery::Discovery;
 use durable::DurableConnections;
@@ -85,13 +84,14 @@ use kinds::wire;
 use labels::ClientLabel;
 use repeats::Repeats;
 use restart::RestartLog;
+use script_runner::ScriptRunner;
 use subscriptions::{Hearing, Subscriptions};
 
 /// In a simulation: notes which names the next request is about.
 macro_rules! about {
     ($redis:ident, $kind:ident, $id:expr, $lease:expr, $what:expr) => {
         #[cfg(feature = "sim")]
-        if let Some(transport) = $redis.caller.transport() {
+        if let Some(transport) = $redis.runner.transport() {
             transport.is_about(&$id, || About {
                 kind: Kind::$kind,
                 names: vec![($id.name.shared(), $lease)],
@@ -104,7 +104,7 @@ macro_rules! about {
 /// One client of a server.
 #[derive(Clone)]
 pub(crate) struct Redis {
-    caller: Caller,
+    runner: ScriptRunner,
     subscriptions: Arc<Subscriptions>,
     /// Where another server may take the place of this one.
     repeats: Option<Arc<Repeats>>,
@@ -174,11 +174,11 @@ impl Redis {
         let connections = commands.connections();
         connections.follow();
         connections.poll_discovery();
-        let caller = Caller::new(client, label, config, commands).on(hearing.chosen.clone());
+        let runner = ScriptRunner::new(client, label, config, commands).on(hearing.chosen.clone());
         let is_replaced = discovery.wants_primary();
-        let repeats = is_replaced.then(|| Repeats::new(&caller, &restarts, background));
+        let repeats = is_replaced.then(|| Repeats::new(&runner, &restarts, background));
         let durable = DurableConnections::new(
-            &caller,
+            &runner,
             &restarts,
             background,
             config.durability_timeout,
@@ -186,7 +186,7 @@ impl Redis {
         );
         let lead = (discovery, &*restarts);
         Redis {
-            caller,
+            runner,
             restarts: Arc::clone(&restarts),
             subscriptions: Arc::new(Subscriptions::new(
                 lead,
@@ -206,7 +206,7 @@ impl Redis {
     /// The same node of a cluster, asked for names that it has not got yet.
     fn asking(&self) -> Redis {
         Redis {
-            caller: self.caller.asking(),
+            runner: self.runner.asking(),
             ..self.clone()
         }
     }
@@ -217,7 +217,7 @@ impl Redis {
 
     /// Has this node say on which channels the clients of its cluster wake each other, if that is not known yet. Before any other step.
     pub(super) async fn choose(&self) -> Result<(), Failure> {
-        self.caller.choose().await
+        self.runner.choose().await
     }
 
     /// Whether it can do what a policy asks for.
@@ -230,7 +230,7 @@ impl Redis {
 
     /// The server is not to be used any more: those that wait for a connection are told so.
     fn abandon(&self, successor: Option<&Redis>) {
-        self.caller.abandon();
+        self.runner.abandon();
         if let Some(connections) = &self.durable {
             connections.abandon();
         }
@@ -240,7 +240,7 @@ impl Redis {
 
     /// Connects now.
     pub(crate) async fn connect(&self) -> Result<(), Error> {
-        let connected = self.caller.connect().await;
+        let connected = self.runner.connect().await;
         connected.map_err(|failure| {
             failure.into_error(format!("connect to {}", self.shown), Duration::ZERO)
         })
@@ -251,10 +251,10 @@ impl LockSteps for Redis {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
         about!(self, Acquire, step.id, step.lease.get(), step);
         let Some(repeats) = self.repeats.clone() else {
-            return wire(step.id.kind).acquire(&self.caller, step);
+            return wire(step.id.kind).acquire(&self.runner, step);
         };
         let (name, began) = (step.id.name.clone(), Instant::now());
-        let answer = wire(step.id.kind).acquire(&self.caller, step);
+        let answer = wire(step.id.kind).acquire(&self.runner, step);
         Box::pin(async move {
             let answer = answer.await?;
             Ok(answer.or_unsettled(|| repeats.may_be_held(&name, began)))
@@ -273,10 +273,10 @@ impl LockSteps for Redis {
         }
         about!(self, Release, step.id, step.lease.get(), step);
         let Some(repeats) = self.repeats.clone() else {
-            return wire(step.id.kind).release(&self.caller, step);
+            return wire(step.id.kind).release(&self.runner, step);
         };
         let (again, by) = (repeats::again(&step), repeats.server());
-        let answer = wire(step.id.kind).release(&self.caller, step);
+        let answer = wire(step.id.kind).release(&self.runner, step);
         Box::pin(async move {
             let answer = answer.await?;
             if let Some(again) = again {
@@ -291,7 +291,7 @@ impl LockSteps for Redis {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         };
         #[cfg(feature = "sim")]
-        if let Some(transport) = self.caller.transport() {
+        if let Some(transport) = self.runner.transport() {
             let about = |renew: &Renew| (renew.id.name.shared(), renew.lease.get());
             transport.is_about(&first.id, || About {
                 kind: Kind::Renew,
@@ -301,14 +301,14 @@ impl LockSteps for Redis {
         }
         let kind = first.id.kind;
         if batch.iter().all(|renew| renew.id.kind == kind) {
-            return wire(kind).renew(&self.caller, batch);
+            return wire(kind).renew(&self.runner, batch);
         }
         let asked = batch.len();
         let of_kinds = LockKind::ALL.map(|kind| {
             let of_kind = batch.iter().cloned().enumerate();
             let of_kind = of_kind.filter(|(_, renew)| renew.id.kind == kind);
             let (at, renews): (Vec<usize>, Vec<Renew>) = of_kind.unzip();
-            let answer = (!at.is_empty()).then(|| wire(kind).renew(&self.caller, &renews));
+            let answer = (!at.is_empty()).then(|| wire(kind).renew(&self.runner, &renews));
             async move { (at, OptionFuture::from(answer).await) }
         });
         Box::pin(async move {
@@ -337,49 +337,49 @@ impl LockSteps for Redis {
 
     fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
         about!(self, Extend, step.id, step.lease.get(), step);
-        wire(step.id.kind).extend(&self.caller, step)
+        wire(step.id.kind).extend(&self.runner, step)
     }
 
     fn count(&self, mut step: Count) -> Reply<Counted> {
         step.listening |= self.subscriptions.is_counted(&step.id);
         about!(self, Count, step.id, step.lease.get(), step);
-        wire(step.id.kind).count(&self.caller, step)
+        wire(step.id.kind).count(&self.runner, step)
     }
 
     fn downgrade(&self, step: Downgrade) -> Reply<bool> {
         about!(self, Downgrade, step.id, step.lease.get(), step);
-        wire(step.id.kind).downgrade(&self.caller, step)
+        wire(step.id.kind).downgrade(&self.runner, step)
     }
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
         about!(self, Inspect, id, 0, "");
-        wire(id.kind).inspect(&self.caller, id)
+        wire(id.kind).inspect(&self.runner, id)
     }
 
     fn find(&self, step: FindPage) -> Reply<FoundPage> {
-        find::find(&self.caller, &step)
+        find::find(&self.runner, &step)
     }
 
     fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
-        find::inspect_all(&self.caller, ids)
+        find::inspect_all(&self.runner, ids)
     }
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
         about!(self, ForceUnlock, id, 0, "");
-        wire(id.kind).force_unlock(&self.caller, id)
+        wire(id.kind).force_unlock(&self.runner, id)
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
-        wire(kind).owner(&self.caller, access, lease)
+        wire(kind).owner(&self.runner, access, lease)
     }
 
     fn keep(&self, step: Keep) -> Reply<KeptEntries> {
-        wire(step.id.kind).keep(&self.caller, step)
+        wire(step.id.kind).keep(&self.runner, step)
     }
 
     fn confirm(&self, batch: &[Renew], policy: Durability) -> Reply<Vec<Confirmation>> {
         match &self.durable {
-            Some(connections) => connections.confirm(batch, policy, self.caller.asks),
+            Some(connections) => connections.confirm(batch, policy, self.runner.asks),
             None => Box::pin(std::future::ready(Err(backend::cannot_confirm()))),
         }
     }
@@ -403,7 +403,7 @@ impl WakeUpSteps for Redis {
     }
 
     fn classic_listeners(&self, id: &LockId) -> Reply<u64> {
-        self.caller.listeners(wire(id.kind).channel(&id.name))
+        self.runner.listeners(wire(id.kind).channel(&id.name))
     }
 
     fn heard(&self) -> Reply<()> {
@@ -414,17 +414,17 @@ impl WakeUpSteps for Redis {
 impl NumberSteps for Redis {
     fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
         about!(self, Permits, id, once.number.get(), step);
-        wire(id.kind).permits(&self.caller, id, step, once)
+        wire(id.kind).permits(&self.runner, id, step, once)
     }
 }
 
 impl FencedSteps for Redis {
     fn write(&self, step: FencedWrite) -> Reply<Written> {
-        fenced_store::write(&self.caller, &step)
+        fenced_store::write(&self.runner, &step)
     }
 
     fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
-        fenced_store::read(&self.caller, &step)
+        fenced_store::read(&self.runner, &step)
     }
 }
 

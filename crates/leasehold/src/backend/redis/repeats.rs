@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
-    caller::Caller,
     kinds::wire,
     restart::{Generation, RestartLog},
+    script_runner::ScriptRunner,
 };
 use crate::{
     backend::{Release, ReleaseReply, Reply},
@@ -287,7 +287,7 @@ pub(super) async fn until_all<C: Send + Sync>(
 
 /// Repeats what a primary has confirmed at the one that is there instead.
 pub(super) struct Repeats {
-    caller: Caller,
+    runner: ScriptRunner,
     restarts: Arc<RestartLog>,
     background: BackgroundRuntime,
     lately: Lately,
@@ -296,12 +296,12 @@ pub(super) struct Repeats {
 impl Repeats {
     /// Repeats them whenever another server answers a handshake, as long as this lives.
     pub(super) fn new(
-        caller: &Caller,
+        runner: &ScriptRunner,
         restarts: &Arc<RestartLog>,
         background: &BackgroundRuntime,
     ) -> Arc<Repeats> {
         let repeats = Arc::new(Repeats {
-            caller: caller.clone(),
+            runner: runner.clone(),
             restarts: Arc::clone(restarts),
             background: background.clone(),
             lately: Lately::default(),
@@ -335,7 +335,7 @@ impl Repeats {
     }
 
     async fn repeat(&self) -> bool {
-        let give_back = |release: Release| wire(release.id.kind).release(&self.caller, release);
+        let give_back = |release: Release| wire(release.id.kind).release(&self.runner, release);
         let server = self.server();
         let is_due = |_: &Release, by| by != server;
         self.lately.repeat(server, is_due, give_back).await

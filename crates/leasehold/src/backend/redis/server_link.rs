@@ -17,45 +17,45 @@ impl ServerLink for Redis {
     }
 
     fn identity(&self) -> Option<String> {
-        self.caller.identity()
+        self.runner.identity()
     }
 
     fn identify(&self) -> Reply<()> {
-        self.caller.identify()
+        self.runner.identify()
     }
 
     fn dial(&self) -> Reply<()> {
-        let caller = self.caller.clone();
-        Box::pin(async move { caller.connect().await })
+        let runner = self.runner.clone();
+        Box::pin(async move { runner.connect().await })
     }
 
     fn said(&self) -> ServerFacts {
-        self.caller.said()
+        self.runner.said()
     }
 
     fn show(&self, lasts_ms: u64) -> Reply<()> {
-        self.caller.show(lasts_ms)
+        self.runner.show(lasts_ms)
     }
 
     fn has_reached(&self) -> bool {
-        self.caller.has_worked()
+        self.runner.has_worked()
     }
 
     fn trouble(&self) -> Option<Cause> {
-        let trouble = self.caller.trouble();
+        let trouble = self.runner.trouble();
         trouble.or_else(|| self.subscriptions.trouble())
     }
 
     fn prepare(&self) {
-        self.caller.prepare();
+        self.runner.prepare();
     }
 
     fn move_to_background(&self) {
-        self.caller.move_to_background();
+        self.runner.move_to_background();
     }
 
     fn shut(&self) {
-        self.caller.shut();
+        self.runner.shut();
         if let Some(connections) = &self.durable {
             connections.shut();
         }

@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 
 use super::{
     Cluster, GivenCluster, GivenServer, Redis, Value,
-    caller::Caller,
     commands::Commands,
     discovery::Discovery,
     kinds::wire,
     labels::ClientLabel,
     restart::RestartLog,
+    script_runner::ScriptRunner,
     silence::Silence,
     subscriptions::{Elsewhere, Hearing, Subscriptions, wake_up},
     target::{Login, Target},
@@ -64,12 +64,12 @@ fn on_wire(client: &str) -> Arc<str> {
     format!("{number:08x}-0000-4000-8000-{number:012x}").into()
 }
 
-fn caller(
+fn runner(
     client: &Arc<str>,
     (label, config): (ClientLabel, &Config),
     transport: &Transport,
     sink: &Arc<dyn Sink>,
-) -> Caller {
+) -> ScriptRunner {
     let login = Login::default();
     let target = Target::parse("redis://127.0.0.1/", &login).expect("a good URL");
     let outage = Arc::new(Outage::new(String::new(), Clock::Boot));
@@ -86,7 +86,7 @@ fn caller(
         &background,
         outage,
     );
-    Caller::new(client, label, config, commands).carried_by(transport)
+    ScriptRunner::new(client, label, config, commands).carried_by(transport)
 }
 
 /// A client of a server, or of a node, that is reached so.
@@ -98,10 +98,10 @@ fn redis(
     shown: String,
 ) -> Redis {
     let on_wire = on_wire(client);
-    let caller = caller(&on_wire, (label, config), transport, &sink);
+    let runner = runner(&on_wire, (label, config), transport, &sink);
     let received_by = (Arc::clone(&sink), elsewhere);
     Redis {
-        caller,
+        runner,
         subscriptions: Arc::new(Subscriptions::simulated(
             transport,
             (client, &on_wire),
@@ -123,7 +123,7 @@ fn join(scripts: &Arc<Scripts>, client: &Arc<str>, config: &Config, sink: &Arc<d
         let (at_once, on_wire) = (Transport::AtOnce(Arc::clone(scripts)), on_wire(client));
         let label = ClientLabel::new(&on_wire, "");
         Box::new(KeyInspector {
-            caller: caller(&on_wire, (label, config), &at_once, sink),
+            runner: runner(&on_wire, (label, config), &at_once, sink),
         })
     });
 }
@@ -358,7 +358,7 @@ const NO_END: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A caller whose requests are carried out at once.
 pub(crate) struct KeyInspector {
-    caller: Caller,
+    runner: ScriptRunner,
 }
 
 impl KeyspaceInspector for KeyInspector {
@@ -367,7 +367,7 @@ impl KeyspaceInspector for KeyInspector {
     }
 
     fn inspect(&self, id: &LockId, now: Duration, seen: &mut Snapshot) {
-        let found = wire(id.kind).inspect(&self.caller, id.clone());
+        let found = wire(id.kind).inspect(&self.runner, id.clone());
         let Some(Ok(found)) = found.now_or_never() else {
             return;
         };
@@ -400,10 +400,10 @@ impl KeyspaceInspector for KeyInspector {
             held: true,
             ..Release::giving_back(id, held.access, lease.into())
         };
-        let caller = self.caller.called(&on_wire(&held.client));
+        let runner = self.runner.called(&on_wire(&held.client));
         let give = |lease| {
             wire(id.kind)
-                .release(&caller, release(lease))
+                .release(&runner, release(lease))
                 .now_or_never()
         };
         // What the server takes for given back already is given under an id of its own.
@@ -417,7 +417,7 @@ impl KeyspaceInspector for KeyInspector {
             number: LeaseId::from(0),
             keep_ms: 1,
         };
-        let deleted = wire(id.kind).permits(&self.caller, id.clone(), Permits::Delete, once);
+        let deleted = wire(id.kind).permits(&self.runner, id.clone(), Permits::Delete, once);
         deleted.now_or_never();
     }
 }
@@ -433,7 +433,7 @@ impl KeyInspector {
     }
 
     fn scripts(&self) -> Option<&Arc<Scripts>> {
-        match self.caller.transport()? {
+        match self.runner.transport()? {
             Transport::AtOnce(scripts) => Some(scripts),
             _ => None,
         }
@@ -450,8 +450,8 @@ impl KeyInspector {
         // Permits tell their client by some of its bytes.
         let lease = u64::from_str_radix(owner.get(16..)?, 16).ok()?;
         let client = clients.find(|known| {
-            let caller = self.caller.called(&on_wire(known));
-            wire(id.kind).owner(&caller, access, lease.into()) == owner
+            let runner = self.runner.called(&on_wire(known));
+            wire(id.kind).owner(&runner, access, lease.into()) == owner
         })?;
         Some((client, lease))
     }

@@ -38,11 +38,11 @@ pub(super) async fn add(
         nodes.extend(of_labels.chain([lock_at]).map(|node| (node.number, node)));
     }
     let labels = by_slot.into_iter().map(|(slot, begins)| {
-        let ask = move |redis: &super::Redis| redis.caller.labels_of(begins.clone());
+        let ask = move |redis: &super::Redis| redis.runner.labels_of(begins.clone());
         shared.send(Route::to(slot), ask)
     });
     let labels = join_all(labels.collect::<Vec<_>>());
-    let lists = nodes.values().map(|node| node.redis.caller.connections());
+    let lists = nodes.values().map(|node| node.redis.runner.connections());
     let (labels, lists) = join(labels, join_all(lists.collect::<Vec<_>>())).await;
     let clients = ClientAnswers {
         labels: labels.into_iter().flatten().flatten().collect(),

@@ -7,10 +7,10 @@ use crate::{
     backend::{
         Failure, Renew, Renewal,
         redis::{
-            caller::Caller,
             failure::{classify, in_words},
             kinds::{renewals, wire},
             script::{Call, unexpected},
+            script_runner::ScriptRunner,
         },
     },
     kind::LockKind,
@@ -20,7 +20,7 @@ use crate::{
 const SCRIPT_MOST: usize = 200;
 
 /// The scripts that renew all of these, and where each lease stands in their answers, one entry after the other.
-pub(super) fn calls(caller: &Caller, entries: &[BatchEntry]) -> (Vec<Call>, Vec<Vec<usize>>) {
+pub(super) fn calls(runner: &ScriptRunner, entries: &[BatchEntry]) -> (Vec<Call>, Vec<Vec<usize>>) {
     let leases: Vec<&Renew> = entries.iter().flat_map(|entry| &entry.leases).collect();
     let (mut calls, mut order) = (Vec::new(), Vec::new());
     let mut add = |places: std::ops::Range<usize>, asks: bool| {
@@ -29,14 +29,14 @@ pub(super) fn calls(caller: &Caller, entries: &[BatchEntry]) -> (Vec<Call>, Vec<
             let of_kind: Vec<usize> = of_kind.collect();
             for some in of_kind.chunks(SCRIPT_MOST) {
                 let batch: Vec<Renew> = some.iter().map(|at| later(leases[*at])).collect();
-                if let Some(call) = wire(kind).renewal(caller, &batch) {
+                if let Some(call) = wire(kind).renewal(runner, &batch) {
                     calls.push(if asks { call.asking() } else { call });
                     order.push(some.to_vec());
                 }
             }
         }
     };
-    if caller.in_cluster {
+    if runner.in_cluster {
         // A script may name keys of one slot only.
         let mut from = 0;
         for entry in entries {

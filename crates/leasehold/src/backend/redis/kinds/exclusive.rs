@@ -15,8 +15,8 @@ use crate::{
         Release, ReleaseReply, Renew, Renewal, Reply,
         fenced::Tokens,
         redis::{
-            caller::Caller,
             script::{Call, Lazy, Script, text},
+            script_runner::ScriptRunner,
         },
     },
     kind::{Access, LockKind},
@@ -122,7 +122,7 @@ impl ExclusiveWire {
         call
     }
 
-    fn renewed(&'static self, caller: &Caller, batch: &[Renew]) -> Call {
+    fn renewed(&'static self, runner: &ScriptRunner, batch: &[Renew]) -> Call {
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
         let mut call = Call::new(&self.renew, batch.len(), batch.len() + 2, names);
         for renew in batch {
@@ -131,7 +131,7 @@ impl ExclusiveWire {
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
             call = call.arg(run[0].lease_ms).arg(run.len());
             for renew in run {
-                call = call.text(OwnerField::of(caller, renew.lease));
+                call = call.text(OwnerField::of(runner, renew.lease));
             }
         }
         call
@@ -199,25 +199,25 @@ impl Wire for ExclusiveWire {
         })
     }
 
-    fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
+    fn acquire(&'static self, runner: &ScriptRunner, step: Acquire) -> Reply<Acquired> {
         let mut call = self
-            .call(caller.in_cluster, &self.acquire, &step.id, 5)
-            .text(OwnerField::of(caller, step.lease))
+            .call(runner.in_cluster, &self.acquire, &step.id, 5)
+            .text(OwnerField::of(runner, step.lease))
             .arg(step.lease_ms)
             .kept_by(&self.renew, &self.release);
         if step.entry.is_some() || self.has_tokens() {
             call = call
                 .arg(step.entry.map_or(0, |entry| entry.ask))
                 .arg(step.entry.map_or(0, |entry| entry.keep_ms))
-                .arg(caller.token_ms);
+                .arg(runner.token_ms);
         }
-        caller.call(call, move |reply| self.acquired(reply, step.lease_ms))
+        runner.call(call, move |reply| self.acquired(reply, step.lease_ms))
     }
 
-    fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
+    fn release(&'static self, runner: &ScriptRunner, step: Release) -> Reply<ReleaseReply> {
         let mut call = self
-            .call(caller.in_cluster, &self.release, &step.id, 11)
-            .text(OwnerField::of(caller, step.lease))
+            .call(runner.in_cluster, &self.release, &step.id, 11)
+            .text(OwnerField::of(runner, step.lease))
             .text(Channel(&step.id));
         let (next, holds) = (step.next, step.holds);
         if next.is_some()
@@ -229,14 +229,14 @@ impl Wire for ExclusiveWire {
             call = call
                 .arg(step.tombstone_ms.unwrap_or(0))
                 .arg(u8::from(step.listening))
-                .arg(caller.token_ms);
+                .arg(runner.token_ms);
         }
         if next.is_some() || holds.is_some() {
             call = call.text(holds.unwrap_or(InARow::ONE));
         }
         if let Some(next) = next {
             call = call
-                .text(OwnerField::of(caller, next.lease))
+                .text(OwnerField::of(runner, next.lease))
                 .arg(next.lease_ms)
                 .arg(u8::from(next.stays))
                 .arg(next.entry.map_or(0, |entry| entry.ask))
@@ -245,22 +245,22 @@ impl Wire for ExclusiveWire {
         // Others wait, or did a moment ago: the next holder first.
         let call = call.answer_last(step.listening);
         let next_ms = next.map(|next| next.lease_ms);
-        caller.call(call, move |reply| self.released(reply, next_ms))
+        runner.call(call, move |reply| self.released(reply, next_ms))
     }
 
-    fn renewal(&'static self, caller: &Caller, batch: &[Renew]) -> Option<Call> {
-        Some(self.renewed(caller, batch))
+    fn renewal(&'static self, runner: &ScriptRunner, batch: &[Renew]) -> Option<Call> {
+        Some(self.renewed(runner, batch))
     }
 
-    fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+    fn extend(&'static self, runner: &ScriptRunner, step: Extend) -> Reply<Option<Duration>> {
         let call = Call::new(&self.extend, 1, 2, size_hint(&step.id.name, 1))
             .arg(step.id.name.wire())
-            .text(OwnerField::of(caller, step.lease))
+            .text(OwnerField::of(runner, step.lease))
             .arg(step.lease_ms);
-        caller.call(call, extended)
+        runner.call(call, extended)
     }
 
-    fn count(&'static self, caller: &Caller, step: Count) -> Reply<Counted> {
+    fn count(&'static self, runner: &ScriptRunner, step: Count) -> Reply<Counted> {
         if self.kind == LockKind::PlainMutex {
             // The string has no room for a count: the server is asked only whether the hold is there.
             let check = Renew {
@@ -269,7 +269,7 @@ impl Wire for ExclusiveWire {
                 lease: step.lease,
                 lease_ms: 0,
             };
-            return caller.call(self.renewed(caller, &[check]), |reply| {
+            return runner.call(self.renewed(runner, &[check]), |reply| {
                 Some(match renewals(reply, 1)?[..] {
                     [Renewal::Extended] => Counted::Written,
                     _ => Counted::NotOurs,
@@ -278,22 +278,22 @@ impl Wire for ExclusiveWire {
         }
         let call = Call::new(&COUNT, 1, 2, size_hint(&step.id.name, 1))
             .arg(step.id.name.wire())
-            .text(OwnerField::of(caller, step.lease))
+            .text(OwnerField::of(runner, step.lease))
             .arg(step.holds);
-        caller.call(call, counted)
+        runner.call(call, counted)
     }
 
-    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+    fn inspect(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Inspection> {
         let call = self.call(false, &self.inspect, &id, 1).text(Channel(&id));
-        caller.inspect(call, inspection)
+        runner.inspect(call, inspection)
     }
 
-    fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Vec<String>> {
         let call = self
-            .call(caller.in_cluster, &self.force_unlock, &id, 2)
+            .call(runner.in_cluster, &self.force_unlock, &id, 2)
             .text(Channel(&id))
-            .arg(caller.token_ms);
-        caller.call(call, texts)
+            .arg(runner.token_ms);
+        runner.call(call, texts)
     }
 }
 

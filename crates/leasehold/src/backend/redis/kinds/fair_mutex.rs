@@ -14,8 +14,8 @@ use crate::{
         Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Keep, KeptEntries, Release,
         ReleaseReply, Renew, Reply,
         redis::{
-            caller::Caller,
             script::{Call, Lazy, Script},
+            script_runner::ScriptRunner,
         },
     },
     name::{Key, LockId, Name},
@@ -50,7 +50,7 @@ fn timeouts_key(name: &Name) -> Key<'_> {
 }
 
 /// The call of a script that knows the queue, with `more` arguments behind the common ones.
-fn line(script: &'static Script, caller: &Caller, id: &LockId, more: usize) -> Call {
+fn line(script: &'static Script, runner: &ScriptRunner, id: &LockId, more: usize) -> Call {
     Call::new(script, 5, 3 + more, size_hint(&id.name, 7))
         .arg(id.name.wire())
         .text(queue_key(&id.name))
@@ -59,7 +59,7 @@ fn line(script: &'static Script, caller: &Caller, id: &LockId, more: usize) -> C
         .text(id.entries_key())
         .text(channel(&id.name))
         .text(id.grant_channel(""))
-        .arg(caller.dead_ms)
+        .arg(runner.dead_ms)
 }
 
 impl Wire for FairMutexWire {
@@ -81,63 +81,63 @@ impl Wire for FairMutexWire {
         MUTEX.grant(payload)
     }
 
-    fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
+    fn acquire(&'static self, runner: &ScriptRunner, step: Acquire) -> Reply<Acquired> {
         let (ask, keep_ms) = step
             .entry
             .map_or((0, 0), |entry| (entry.ask, entry.keep_ms));
-        let call = line(&ACQUIRE, caller, &step.id, 5)
-            .text(OwnerField::of(caller, step.lease))
+        let call = line(&ACQUIRE, runner, &step.id, 5)
+            .text(OwnerField::of(runner, step.lease))
             .arg(step.lease_ms)
             .arg(ask)
             .arg(keep_ms.max(KEEP_MS))
             .arg(alive_ms(keep_ms))
             .kept_by(MUTEX.renewed_by(), &RELEASE);
-        caller.call(call, move |reply| acquired(reply, step.lease_ms))
+        runner.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
-    fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
-        let call = line(&RELEASE, caller, &step.id, 2)
-            .text(OwnerField::of(caller, step.lease))
+    fn release(&'static self, runner: &ScriptRunner, step: Release) -> Reply<ReleaseReply> {
+        let call = line(&RELEASE, runner, &step.id, 2)
+            .text(OwnerField::of(runner, step.lease))
             .arg(step.tombstone_ms.unwrap_or(0))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
-        caller.call(call, move |reply| released(reply, None))
+        runner.call(call, move |reply| released(reply, None))
     }
 
-    fn keep(&self, caller: &Caller, step: Keep) -> Reply<KeptEntries> {
-        let mut call = line(&KEEP, caller, &step.id, 3 + 3 * step.entries.len())
-            .arg(&*caller.client)
+    fn keep(&self, runner: &ScriptRunner, step: Keep) -> Reply<KeptEntries> {
+        let mut call = line(&KEEP, runner, &step.id, 3 + 3 * step.entries.len())
+            .arg(&*runner.client)
             .arg(step.end_ms.max(KEEP_MS))
             .arg(alive_ms(step.end_ms));
         for entry in &step.entries {
             call = call.text(entry.lease).arg(entry.lease_ms).arg(entry.ask);
         }
         let leases: Vec<LeaseId> = step.entries.iter().map(|entry| entry.lease).collect();
-        caller.call(call, move |reply| kept(reply, &leases))
+        runner.call(call, move |reply| kept(reply, &leases))
     }
 
-    fn renewal(&'static self, caller: &Caller, batch: &[Renew]) -> Option<Call> {
-        MUTEX.renewal(caller, batch)
+    fn renewal(&'static self, runner: &ScriptRunner, batch: &[Renew]) -> Option<Call> {
+        MUTEX.renewal(runner, batch)
     }
 
-    fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
-        MUTEX.extend(caller, step)
+    fn extend(&'static self, runner: &ScriptRunner, step: Extend) -> Reply<Option<Duration>> {
+        MUTEX.extend(runner, step)
     }
 
-    fn count(&'static self, caller: &Caller, step: Count) -> Reply<Counted> {
-        MUTEX.count(caller, step)
+    fn count(&'static self, runner: &ScriptRunner, step: Count) -> Reply<Counted> {
+        MUTEX.count(runner, step)
     }
 
-    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+    fn inspect(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 2, 0, size_hint(&id.name, 2))
             .arg(id.name.wire())
             .text(queue_key(&id.name));
-        caller.inspect(call, inspection)
+        runner.inspect(call, inspection)
     }
 
-    fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
-        let call = line(&FORCE_UNLOCK, caller, &id, 0);
-        caller.call(call, texts)
+    fn force_unlock(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Vec<String>> {
+        let call = line(&FORCE_UNLOCK, runner, &id, 0);
+        runner.call(call, texts)
     }
 }
 

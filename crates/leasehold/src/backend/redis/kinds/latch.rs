@@ -10,8 +10,8 @@ use crate::{
         Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Once, Permits,
         Release, ReleaseReply, Renew, Reply,
         redis::{
-            caller::Caller,
             script::{Call, Lazy},
+            script_runner::ScriptRunner,
         },
     },
     name::{LockId, Name},
@@ -39,16 +39,21 @@ fn not_held<T: Send + 'static>() -> Reply<T> {
 }
 
 impl LatchWire {
-    fn step(caller: &Caller, id: &LockId, step: (&'static str, u32), once: Once) -> Reply<i64> {
+    fn step(
+        runner: &ScriptRunner,
+        id: &LockId,
+        step: (&'static str, u32),
+        once: Once,
+    ) -> Reply<i64> {
         let (what, number) = step;
         let call = Call::new(&STEP, 2, 4, size_hint(&id.name, 3))
             .arg(id.name.wire())
-            .text(id.gone_key(&caller.client, once.number))
+            .text(id.gone_key(&runner.client, once.number))
             .arg(channel(&id.name))
             .arg(what)
             .arg(number)
             .arg(once.keep_ms);
-        caller.call(call, int)
+        runner.call(call, int)
     }
 }
 
@@ -65,32 +70,32 @@ impl Wire for LatchWire {
         false
     }
 
-    fn acquire(&'static self, _caller: &Caller, _step: Acquire) -> Reply<Acquired> {
+    fn acquire(&'static self, _runner: &ScriptRunner, _step: Acquire) -> Reply<Acquired> {
         not_held()
     }
 
-    fn release(&'static self, _caller: &Caller, _step: Release) -> Reply<ReleaseReply> {
+    fn release(&'static self, _runner: &ScriptRunner, _step: Release) -> Reply<ReleaseReply> {
         not_held()
     }
 
-    fn renewal(&'static self, _caller: &Caller, _batch: &[Renew]) -> Option<Call> {
+    fn renewal(&'static self, _runner: &ScriptRunner, _batch: &[Renew]) -> Option<Call> {
         None
     }
 
-    fn extend(&'static self, _caller: &Caller, _step: Extend) -> Reply<Option<Duration>> {
+    fn extend(&'static self, _runner: &ScriptRunner, _step: Extend) -> Reply<Option<Duration>> {
         not_held()
     }
 
-    fn count(&'static self, _caller: &Caller, _step: Count) -> Reply<Counted> {
+    fn count(&'static self, _runner: &ScriptRunner, _step: Count) -> Reply<Counted> {
         not_held()
     }
 
-    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+    fn inspect(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 1, 2, size_hint(&id.name, 2))
             .arg(id.name.wire())
             .arg(channel(&id.name))
             .arg("latch");
-        caller.inspect(call, |reply| {
+        runner.inspect(call, |reply| {
             let found = inspection(reply)?;
             let available = found.available.map(|count| count.max(0));
             Some(Inspection { available, ..found })
@@ -98,18 +103,18 @@ impl Wire for LatchWire {
     }
 
     /// It has no holders; its end is [`Permits::Delete`].
-    fn force_unlock(&'static self, _caller: &Caller, _id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(&'static self, _runner: &ScriptRunner, _id: LockId) -> Reply<Vec<String>> {
         not_held()
     }
 
-    fn permits(&self, caller: &Caller, id: LockId, step: Permits, once: Once) -> Reply<i64> {
+    fn permits(&self, runner: &ScriptRunner, id: LockId, step: Permits, once: Once) -> Reply<i64> {
         let step = match step {
             Permits::TrySet(count) => ("try_set", count),
             Permits::CountDown(by) => ("down", by),
             Permits::Delete => ("delete", 0),
             Permits::Available | Permits::Set(_) | Permits::Add(_) | Permits::Drain => ("count", 0),
         };
-        LatchWire::step(caller, &id, step, once)
+        LatchWire::step(runner, &id, step, once)
     }
 }
 

@@ -14,8 +14,8 @@ use crate::{
         Acquire, Acquired, Count, Counted, Extend, Grant, InARow, Inspection, KnownClient, Once,
         Owned, Permits, Release, ReleaseReply, Renew, Reply,
         redis::{
-            caller::Caller,
             script::{Call, Lazy, Script},
+            script_runner::ScriptRunner,
         },
     },
     kind::Access,
@@ -84,9 +84,9 @@ fn call(script: &'static Script, name: &Name, keys: usize, args: usize) -> Call 
 
 impl Call {
     /// The id of the first permit of a hold, in the form in which this client writes those.
-    fn permit(self, caller: &Caller, lease: LeaseId) -> Call {
-        let id = PermitId::first(&caller.client, lease);
-        if caller.text_permit_ids {
+    fn permit(self, runner: &ScriptRunner, lease: LeaseId) -> Call {
+        let id = PermitId::first(&runner.client, lease);
+        if runner.text_permit_ids {
             self.text(id.hex())
         } else {
             self.arg(&id.0)
@@ -107,30 +107,30 @@ impl Wire for LeasedSemaphoreWire {
         false
     }
 
-    fn owner(&self, caller: &Caller, _access: Access, lease: LeaseId) -> String {
-        PermitId::first(&caller.client, lease).hex()
+    fn owner(&self, runner: &ScriptRunner, _access: Access, lease: LeaseId) -> String {
+        PermitId::first(&runner.client, lease).hex()
     }
 
-    fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
+    fn acquire(&'static self, runner: &ScriptRunner, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
         let (permits, exactly) = to_set(&step);
         let call = call(&ACQUIRE, &id.name, 3, 6)
-            .text(id.gone_key(&caller.client, step.lease))
-            .permit(caller, step.lease)
+            .text(id.gone_key(&runner.client, step.lease))
+            .permit(runner, step.lease)
             .arg(count(step.access))
             .arg(step.lease_ms)
             .text(channel(&id.name))
             .arg(permits)
             .arg(u8::from(exactly))
             .kept_by(&RENEW, &RELEASE);
-        caller.call(call, move |reply| acquired(reply, step.lease_ms))
+        runner.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
-    fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
+    fn release(&'static self, runner: &ScriptRunner, step: Release) -> Reply<ReleaseReply> {
         let id = &step.id;
         let call = call(&RELEASE, &id.name, 3, 7)
-            .text(id.gone_key(&caller.client, step.lease))
-            .permit(caller, step.lease)
+            .text(id.gone_key(&runner.client, step.lease))
+            .permit(runner, step.lease)
             .arg(count(step.access))
             .text(channel(&id.name))
             .arg(step.tombstone_ms.unwrap_or(0))
@@ -140,10 +140,10 @@ impl Wire for LeasedSemaphoreWire {
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
         // Nothing is kept for the next of this process: it asks as every client does.
-        caller.call(call, |reply| released(reply, None))
+        runner.call(call, |reply| released(reply, None))
     }
 
-    fn renewal(&'static self, caller: &Caller, batch: &[Renew]) -> Option<Call> {
+    fn renewal(&'static self, runner: &ScriptRunner, batch: &[Renew]) -> Option<Call> {
         let asked = batch.len();
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
         let mut call = Call::new(&RENEW, asked, 2 * asked + 2, names);
@@ -153,39 +153,39 @@ impl Wire for LeasedSemaphoreWire {
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
             call = call.arg(run[0].lease_ms).arg(run.len());
             for renew in run {
-                call = call.permit(caller, renew.lease).arg(count(renew.access));
+                call = call.permit(runner, renew.lease).arg(count(renew.access));
             }
         }
         Some(call)
     }
 
-    fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+    fn extend(&'static self, runner: &ScriptRunner, step: Extend) -> Reply<Option<Duration>> {
         let name = &step.id.name;
         let call = Call::new(&EXTEND, 1, 3, size_hint(name, 1))
             .text(out(name))
-            .permit(caller, step.lease)
+            .permit(runner, step.lease)
             .arg(count(step.access))
             .arg(step.lease_ms);
-        caller.call(call, extended)
+        runner.call(call, extended)
     }
 
     /// The server knows permits, and not how often a holder has entered.
-    fn count(&'static self, _caller: &Caller, _step: Count) -> Reply<Counted> {
+    fn count(&'static self, _runner: &ScriptRunner, _step: Count) -> Reply<Counted> {
         Box::pin(std::future::ready(Ok(Counted::Written)))
     }
 
-    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+    fn inspect(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Inspection> {
         let call = call(&INSPECT, &id.name, 2, 2)
             .text(channel(&id.name))
             .arg(HOLDERS_MOST);
-        caller.inspect(call, inspection)
+        runner.inspect(call, inspection)
     }
 
-    fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Vec<String>> {
         let call = call(&FORCE_UNLOCK, &id.name, 2, 2)
             .text(channel(&id.name))
             .text(id.name.marker());
-        caller.call(call, |reply| {
+        runner.call(call, |reply| {
             let Value::Array(out) = reply else {
                 return None;
             };
@@ -197,7 +197,7 @@ impl Wire for LeasedSemaphoreWire {
         })
     }
 
-    fn permits(&self, caller: &Caller, id: LockId, step: Permits, _once: Once) -> Reply<i64> {
+    fn permits(&self, runner: &ScriptRunner, id: LockId, step: Permits, _once: Once) -> Reply<i64> {
         let (what, number) = match step {
             Permits::Drain => ("drain", 0),
             Permits::Available | Permits::CountDown(_) | Permits::Delete => ("available", 0),
@@ -209,7 +209,7 @@ impl Wire for LeasedSemaphoreWire {
             .text(channel(&id.name))
             .arg(what)
             .arg(number);
-        caller.call(call, int)
+        runner.call(call, int)
     }
 }
 

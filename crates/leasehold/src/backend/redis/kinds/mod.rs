@@ -46,8 +46,8 @@ use std::{fmt, time::Duration};
 use redis::Value;
 
 use super::{
-    caller::Caller,
     script::{Call, texts},
+    script_runner::ScriptRunner,
 };
 use crate::{
     backend::{
@@ -102,45 +102,51 @@ pub(super) trait Wire: Sync {
     }
 
     /// The owner field of a hold of this client.
-    fn owner(&self, caller: &Caller, _access: Access, lease: LeaseId) -> String {
-        OwnerField::of(caller, lease).to_string()
+    fn owner(&self, runner: &ScriptRunner, _access: Access, lease: LeaseId) -> String {
+        OwnerField::of(runner, lease).to_string()
     }
 
-    fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired>;
+    fn acquire(&'static self, runner: &ScriptRunner, step: Acquire) -> Reply<Acquired>;
 
-    fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply>;
+    fn release(&'static self, runner: &ScriptRunner, step: Release) -> Reply<ReleaseReply>;
 
     /// All of this kind. Its reply is read by [`renewals`]. `None`: its leases have no end.
-    fn renewal(&'static self, caller: &Caller, batch: &[Renew]) -> Option<Call>;
+    fn renewal(&'static self, runner: &ScriptRunner, batch: &[Renew]) -> Option<Call>;
 
-    fn renew(&'static self, caller: &Caller, batch: &[Renew]) -> Reply<Vec<Renewal>> {
+    fn renew(&'static self, runner: &ScriptRunner, batch: &[Renew]) -> Reply<Vec<Renewal>> {
         let asked = batch.len();
-        match self.renewal(caller, batch) {
-            Some(call) => caller.call(call, move |reply| renewals(reply, asked)),
+        match self.renewal(runner, batch) {
+            Some(call) => runner.call(call, move |reply| renewals(reply, asked)),
             None => Box::pin(std::future::ready(Ok(vec![Renewal::Extended; asked]))),
         }
     }
 
-    fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>>;
+    fn extend(&'static self, runner: &ScriptRunner, step: Extend) -> Reply<Option<Duration>>;
 
-    fn count(&'static self, caller: &Caller, step: Count) -> Reply<Counted>;
+    fn count(&'static self, runner: &ScriptRunner, step: Count) -> Reply<Counted>;
 
-    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection>;
+    fn inspect(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Inspection>;
 
-    fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>>;
+    fn force_unlock(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Vec<String>>;
 
     /// Of a kind whose waiting tasks have an entry each. Any other has none to keep, and is never asked.
-    fn keep(&self, _caller: &Caller, _step: Keep) -> Reply<KeptEntries> {
+    fn keep(&self, _runner: &ScriptRunner, _step: Keep) -> Reply<KeptEntries> {
         Box::pin(std::future::ready(Ok(KeptEntries::default())))
     }
 
     /// Of a read-write lock. Any other kind has nothing to downgrade, and is never asked.
-    fn downgrade(&self, _caller: &Caller, _step: Downgrade) -> Reply<bool> {
+    fn downgrade(&self, _runner: &ScriptRunner, _step: Downgrade) -> Reply<bool> {
         Box::pin(std::future::ready(Ok(true)))
     }
 
     /// Of a semaphore or a latch. Any other kind has none, and is never asked.
-    fn permits(&self, _caller: &Caller, _id: LockId, _step: Permits, _once: Once) -> Reply<i64> {
+    fn permits(
+        &self,
+        _runner: &ScriptRunner,
+        _id: LockId,
+        _step: Permits,
+        _once: Once,
+    ) -> Reply<i64> {
         Box::pin(std::future::ready(Ok(0)))
     }
 }
@@ -153,9 +159,9 @@ struct OwnerField<'a> {
 }
 
 impl OwnerField<'_> {
-    fn of(caller: &Caller, lease: LeaseId) -> OwnerField<'_> {
+    fn of(runner: &ScriptRunner, lease: LeaseId) -> OwnerField<'_> {
         OwnerField {
-            client: &caller.client,
+            client: &runner.client,
             lease,
         }
     }

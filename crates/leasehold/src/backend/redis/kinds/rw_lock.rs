@@ -15,8 +15,8 @@ use crate::{
         Owned, Release, ReleaseReply, Renew, Reply,
         fenced::Tokens,
         redis::{
-            caller::Caller,
             script::{Call, Lazy, text},
+            script_runner::ScriptRunner,
         },
     },
     kind::Access,
@@ -105,9 +105,9 @@ struct Field<'a> {
 }
 
 impl Field<'_> {
-    fn of(caller: &Caller, access: Access, lease: LeaseId) -> Field<'_> {
+    fn of(runner: &ScriptRunner, access: Access, lease: LeaseId) -> Field<'_> {
         Field {
-            owner: OwnerField::of(caller, lease),
+            owner: OwnerField::of(runner, lease),
             access,
         }
     }
@@ -148,25 +148,25 @@ impl Wire for RwLockWire {
         })
     }
 
-    fn owner(&self, caller: &Caller, access: Access, lease: LeaseId) -> String {
-        Field::of(caller, access, lease).to_string()
+    fn owner(&self, runner: &ScriptRunner, access: Access, lease: LeaseId) -> String {
+        Field::of(runner, access, lease).to_string()
     }
 
-    fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
+    fn acquire(&'static self, runner: &ScriptRunner, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
         let call = Call::new(&ACQUIRE, 4, 6, size_hint(&id.name, 6))
             .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(id.gone_prefix())
-            .text(Field::of(caller, step.access, step.lease))
+            .text(Field::of(runner, step.access, step.lease))
             .arg(step.lease_ms)
             .arg(step.entry.map_or(0, |entry| entry.ask))
             .arg(step.entry.map_or(0, |entry| entry.keep_ms))
             .text(id.grant_channel(""))
             .text(channel(&id.name))
             .kept_by(&RENEW, &RELEASE);
-        caller.call(call, move |reply| match reply {
+        runner.call(call, move |reply| match reply {
             Value::Int(1) => Some(Acquired::Granted {
                 remaining: Duration::from_millis(step.lease_ms),
                 tokens: Tokens::NONE,
@@ -175,7 +175,7 @@ impl Wire for RwLockWire {
         })
     }
 
-    fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
+    fn release(&'static self, runner: &ScriptRunner, step: Release) -> Reply<ReleaseReply> {
         let (id, next) = (&step.id, step.next);
         let entry = next.and_then(|next| next.entry);
         let call = Call::new(&RELEASE, 4, 11, size_hint(&id.name, 6))
@@ -183,13 +183,13 @@ impl Wire for RwLockWire {
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(id.gone_prefix())
-            .text(OwnerField::of(caller, step.lease))
+            .text(OwnerField::of(runner, step.lease))
             .text(channel(&id.name))
             .text(id.grant_channel(""))
             .arg(step.tombstone_ms.unwrap_or(0))
             .arg(u8::from(step.listening))
             .text(OrEmpty(
-                next.map(|next| Field::of(caller, next.access, next.lease)),
+                next.map(|next| Field::of(runner, next.access, next.lease)),
             ))
             .arg(next.map_or(0, |next| next.lease_ms))
             .arg(u8::from(next.is_some_and(|next| next.stays)))
@@ -198,7 +198,7 @@ impl Wire for RwLockWire {
             .text(OrEmpty(step.holds))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
-        caller.call(call, move |reply| match reply {
+        runner.call(call, move |reply| match reply {
             Value::Int(0) => Some(ReleaseReply::NotOurs),
             Value::Int(1) => Some(ReleaseReply::Freed {
                 others: 0,
@@ -208,7 +208,7 @@ impl Wire for RwLockWire {
         })
     }
 
-    fn renewal(&'static self, caller: &Caller, batch: &[Renew]) -> Option<Call> {
+    fn renewal(&'static self, runner: &ScriptRunner, batch: &[Renew]) -> Option<Call> {
         let asked = batch.len();
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
         let mut call = Call::new(&RENEW, asked, asked + 2, names);
@@ -218,60 +218,60 @@ impl Wire for RwLockWire {
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
             call = call.arg(run[0].lease_ms).arg(run.len());
             for renew in run {
-                call = call.text(Field::of(caller, renew.access, renew.lease));
+                call = call.text(Field::of(runner, renew.access, renew.lease));
             }
         }
         Some(call)
     }
 
-    fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+    fn extend(&'static self, runner: &ScriptRunner, step: Extend) -> Reply<Option<Duration>> {
         let call = Call::new(&EXTEND, 2, 2, size_hint(&step.id.name, 2))
             .arg(step.id.name.wire())
             .text(timeouts(&step.id.name))
-            .text(Field::of(caller, step.access, step.lease))
+            .text(Field::of(runner, step.access, step.lease))
             .arg(step.lease_ms);
-        caller.call(call, extended)
+        runner.call(call, extended)
     }
 
-    fn count(&'static self, caller: &Caller, step: Count) -> Reply<Counted> {
+    fn count(&'static self, runner: &ScriptRunner, step: Count) -> Reply<Counted> {
         let id = &step.id;
         let call = Call::new(&COUNT, 3, 6, size_hint(&id.name, 5))
             .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
-            .text(Field::of(caller, step.access, step.lease))
+            .text(Field::of(runner, step.access, step.lease))
             .arg(step.holds)
             .text(channel(&id.name))
             .text(id.grant_channel(""))
             .arg(u8::from(step.listening))
             .arg(step.reads);
-        caller.call(call, counted)
+        runner.call(call, counted)
     }
 
-    fn downgrade(&self, caller: &Caller, step: Downgrade) -> Reply<bool> {
+    fn downgrade(&self, runner: &ScriptRunner, step: Downgrade) -> Reply<bool> {
         let id = &step.id;
         let call = Call::new(&DOWNGRADE, 4, 4, size_hint(&id.name, 6))
             .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(id.gone_prefix())
-            .text(OwnerField::of(caller, step.lease))
+            .text(OwnerField::of(runner, step.lease))
             .text(channel(&id.name))
             .text(id.grant_channel(""))
             .arg(step.holds);
-        caller.call(call, |reply| Some(int(reply)? == 1))
+        runner.call(call, |reply| Some(int(reply)? == 1))
     }
 
-    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+    fn inspect(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 3, 1, size_hint(&id.name, 4))
             .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(channel(&id.name));
-        caller.inspect(call, inspection)
+        runner.inspect(call, inspection)
     }
 
-    fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Vec<String>> {
         let call = Call::new(&FORCE_UNLOCK, 4, 2, size_hint(&id.name, 6))
             .arg(id.name.wire())
             .text(timeouts(&id.name))
@@ -279,7 +279,7 @@ impl Wire for RwLockWire {
             .text(id.gone_prefix())
             .text(channel(&id.name))
             .text(id.grant_channel(""));
-        caller.call(call, texts)
+        runner.call(call, texts)
     }
 }
 

@@ -13,8 +13,8 @@ use crate::{
         Acquire, Acquired, Count, Counted, Extend, Failure, Grant, InARow, Inspection, Once,
         Permits, Release, ReleaseReply, Renew, Reply,
         redis::{
-            caller::Caller,
             script::{Call, Lazy, Script},
+            script_runner::ScriptRunner,
         },
     },
     config::{ANSWERS_KEPT, millis},
@@ -37,13 +37,13 @@ struct NoHolders;
 /// A call that begins with the number, and with what became of one change of it.
 fn call(
     (script, args): (&'static Script, usize),
-    caller: &Caller,
+    runner: &ScriptRunner,
     id: &LockId,
     change: LeaseId,
 ) -> Call {
     Call::new(script, 2, args, size_hint(&id.name, 3))
         .arg(id.name.wire())
-        .text(id.gone_key(&caller.client, change))
+        .text(id.gone_key(&runner.client, change))
 }
 
 fn now<T: Send + 'static>(answer: T) -> Reply<T> {
@@ -63,19 +63,19 @@ impl Wire for SemaphoreWire {
         false
     }
 
-    fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
-        let call = call((&ACQUIRE, 4), caller, &step.id, step.lease)
+    fn acquire(&'static self, runner: &ScriptRunner, step: Acquire) -> Reply<Acquired> {
+        let call = call((&ACQUIRE, 4), runner, &step.id, step.lease)
             .arg(count(step.access))
             .arg(millis(ANSWERS_KEPT))
             .text(channel(&step.id.name))
             .arg(to_set(&step).0)
             // It has no lease to renew.
             .kept_by(&RELEASE, &RELEASE);
-        caller.call(call, move |reply| acquired(reply, step.lease_ms))
+        runner.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
-    fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
-        let call = call((&RELEASE, 7), caller, &step.id, step.lease)
+    fn release(&'static self, runner: &ScriptRunner, step: Release) -> Reply<ReleaseReply> {
+        let call = call((&RELEASE, 7), runner, &step.id, step.lease)
             .arg(count(step.access))
             .text(channel(&step.id.name))
             .arg(millis(ANSWERS_KEPT))
@@ -86,36 +86,36 @@ impl Wire for SemaphoreWire {
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
         // Nothing is kept for the next of this process: it asks as every client does.
-        caller.call(call, |reply| released(reply, None))
+        runner.call(call, |reply| released(reply, None))
     }
 
     /// The server knows of no hold, so nothing there could end it.
-    fn renewal(&'static self, _caller: &Caller, _batch: &[Renew]) -> Option<Call> {
+    fn renewal(&'static self, _runner: &ScriptRunner, _batch: &[Renew]) -> Option<Call> {
         None
     }
 
-    fn extend(&'static self, _caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+    fn extend(&'static self, _runner: &ScriptRunner, step: Extend) -> Reply<Option<Duration>> {
         now(Some(Duration::from_millis(step.lease_ms)))
     }
 
-    fn count(&'static self, _caller: &Caller, _step: Count) -> Reply<Counted> {
+    fn count(&'static self, _runner: &ScriptRunner, _step: Count) -> Reply<Counted> {
         now(Counted::Written)
     }
 
-    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+    fn inspect(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&latch::INSPECT, 1, 2, size_hint(&id.name, 2))
             .arg(id.name.wire())
             .text(channel(&id.name))
             .arg("semaphore");
-        caller.inspect(call, inspection)
+        runner.inspect(call, inspection)
     }
 
-    fn force_unlock(&'static self, _caller: &Caller, _id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(&'static self, _runner: &ScriptRunner, _id: LockId) -> Reply<Vec<String>> {
         let failure = Failure::Rejected(Arc::new(NoHolders));
         Box::pin(std::future::ready(Err(failure)))
     }
 
-    fn permits(&self, caller: &Caller, id: LockId, step: Permits, once: Once) -> Reply<i64> {
+    fn permits(&self, runner: &ScriptRunner, id: LockId, step: Permits, once: Once) -> Reply<i64> {
         let (what, number) = match step {
             Permits::TrySet(permits) => ("try_set", i64::from(permits)),
             Permits::Add(permits) => ("add", i64::from(permits)),
@@ -124,11 +124,11 @@ impl Wire for SemaphoreWire {
                 ("available", 0)
             }
         };
-        let call = call((&PERMITS, 4), caller, &id, once.number)
+        let call = call((&PERMITS, 4), runner, &id, once.number)
             .text(channel(&id.name))
             .arg(what)
             .arg(number)
             .arg(once.keep_ms);
-        caller.call(call, int)
+        runner.call(call, int)
     }
 }

@@ -20,7 +20,7 @@ use crate::{
 /// Calls scripts for one client.
 #[derive(Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "none follows from another")]
-pub(super) struct Caller {
+pub(super) struct ScriptRunner {
     pub(super) client: Arc<str>,
     label: Arc<ClientLabel>,
     /// How long fencing tokens are kept; zero: for ever.
@@ -41,14 +41,14 @@ pub(super) struct Caller {
     transport: Option<super::transport::Transport>,
 }
 
-impl Caller {
+impl ScriptRunner {
     pub(super) fn new(
         client: &Arc<str>,
         label: ClientLabel,
         config: &Config,
         commands: Commands,
-    ) -> Caller {
-        Caller {
+    ) -> ScriptRunner {
+        ScriptRunner {
             client: Arc::clone(client),
             in_cluster: label.of_node,
             // The cluster adds them.
@@ -66,8 +66,8 @@ impl Caller {
     }
 
     /// The same, whose scripts name channels of the sort that is chosen.
-    pub(super) fn on(self, chosen: Chosen) -> Caller {
-        Caller { chosen, ..self }
+    pub(super) fn on(self, chosen: Chosen) -> ScriptRunner {
+        ScriptRunner { chosen, ..self }
     }
 
     /// Asks this node which sort that is, if it is still to be chosen.
@@ -82,17 +82,17 @@ impl Caller {
         Ok(())
     }
 
-    /// The same, whose looks leave the labels to [`add_labels`](Caller::add_labels).
-    pub(super) fn without_labels(&self) -> Caller {
-        Caller {
+    /// The same, whose inspections leave the labels to [`add_labels`](ScriptRunner::add_labels).
+    pub(super) fn without_labels(&self) -> ScriptRunner {
+        ScriptRunner {
             leaves_labels: true,
             ..self.clone()
         }
     }
 
     /// The same, to a node of a cluster that has not got the slot yet.
-    pub(super) fn asking(&self) -> Caller {
-        Caller {
+    pub(super) fn asking(&self) -> ScriptRunner {
+        ScriptRunner {
             asks: true,
             ..self.clone()
         }
@@ -208,11 +208,11 @@ impl Caller {
         read: impl Fn(&Value) -> Option<Inspection> + Send + 'static,
     ) -> Reply<Inspection> {
         let found = self.call(call.only_reads(), read);
-        let caller = self.clone();
+        let runner = self.clone();
         Box::pin(async move {
             let mut found = found.await?;
-            if !caller.leaves_labels {
-                labels::add(&caller.commands, &caller.label, &mut [&mut found], true).await;
+            if !runner.leaves_labels {
+                labels::add(&runner.commands, &runner.label, &mut [&mut found], true).await;
             }
             Ok(found)
         })
@@ -276,9 +276,9 @@ impl Caller {
 
 /// In a simulation: without connections, and so without labels.
 #[cfg(feature = "sim")]
-impl Caller {
-    pub(super) fn carried_by(self, transport: &super::transport::Transport) -> Caller {
-        Caller {
+impl ScriptRunner {
+    pub(super) fn carried_by(self, transport: &super::transport::Transport) -> ScriptRunner {
+        ScriptRunner {
             transport: Some(transport.clone()),
             leaves_labels: true,
             ..self
@@ -290,8 +290,8 @@ impl Caller {
     }
 
     /// The same, in the name of another client.
-    pub(super) fn called(&self, client: &Arc<str>) -> Caller {
-        Caller {
+    pub(super) fn called(&self, client: &Arc<str>) -> ScriptRunner {
+        ScriptRunner {
             client: Arc::clone(client),
             ..self.clone()
         }
