@@ -58,16 +58,16 @@ impl FairQueues {
     }
 
     /// The backend heard something about a lock.
-    pub(crate) fn wake(&self, core: &Arc<Queues>, id: &LockId, wake_up: WakeUp) {
+    pub(crate) fn wake(&self, queues: &Arc<Queues>, id: &LockId, wake_up: WakeUp) {
         let Some(fair_queue) = self.of(id) else {
-            return core.wake(id, wake_up);
+            return queues.wake(id, wake_up);
         };
-        fair_queue.wake(core, id.task(), &wake_up);
+        fair_queue.wake(queues, id.task(), &wake_up);
         let queue = match &wake_up {
             WakeUp::Granted(grant) => fair_queue.queue_of(grant.lease),
             _ => None,
         };
-        core.heard(id, queue, wake_up);
+        queues.heard(id, queue, wake_up);
     }
 }
 
@@ -110,15 +110,15 @@ impl WaiterGroups for FairQueues {
 /// Takes a lock whose order is the server's if it is free, and no other waits. Where another task of this process has it, the
 /// server is not asked.
 pub(crate) async fn try_in_turn(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     fair_queues: &FairQueues,
     id: &LockId,
     spec: Spec,
 ) -> WaitResult {
-    core.check_open()?;
-    let until = enter::latest_answer(core);
+    queues.check_open()?;
+    let until = enter::latest_answer(queues);
     if let Some(fair_queue) = fair_queues.of(id) {
-        core.by(until, fair_queue.released()).await;
+        queues.by(until, fair_queue.released()).await;
     }
     let held = async {
         // There is one as soon as this call has its queue.
@@ -130,8 +130,8 @@ pub(crate) async fn try_in_turn(
     // Also while it asks a server that does not answer, or waits for a release of its owner.
     tokio::select! {
         biased;
-        answer = enter::ask_once(core, id, spec, until) => answer,
-        () = held => Ok(enter::busy(core, id, spec, None)),
+        answer = enter::ask_once(queues, id, spec, until) => answer,
+        () = held => Ok(enter::busy(queues, id, spec, None)),
     }
 }
 

@@ -31,12 +31,14 @@ pub(crate) fn every(env: &Env, foreign: bool) -> Duration {
 }
 
 /// Keeps the entries of a fair queue until no task of it has waited for a moment. The client may end before.
-pub(crate) async fn keep(core: Weak<Queues>, fair_queue: Arc<FairQueue>) {
+pub(crate) async fn keep(queues: Weak<Queues>, fair_queue: Arc<FairQueue>) {
     let mut idle_until = None;
     let mut backoff = Backoff::of_request();
     loop {
         // Weak, and dropped before each wait: a sleeping heartbeat keeps no client alive (L3).
-        let Some(client) = core.upgrade() else { return };
+        let Some(client) = queues.upgrade() else {
+            return;
+        };
         let now = client.clock.now();
         let handles = client.unused();
         let unused = handles.notified(); // from here on
@@ -73,15 +75,15 @@ pub(crate) async fn keep(core: Weak<Queues>, fair_queue: Arc<FairQueue>) {
 }
 
 /// Asks the server once.
-async fn poll(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff) {
-    let sent = core.clock.now();
+async fn poll(queues: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff) {
+    let sent = queues.clock.now();
     // Before the entries are read: a task that begins to wait from here on says when it wants a poll.
     fair_queue.state.lock().poll_at = Tick::MAX;
     let (entries, next_task) = fair_queue.entries(sent);
     if entries.is_empty() {
         // The tasks that wait are asking by themselves.
         let mut state = fair_queue.state.lock();
-        state.poll_at = state.poll_at.min(sent.after(every(core, false)));
+        state.poll_at = state.poll_at.min(sent.after(every(queues, false)));
         if state.message == PollMessage::Received {
             state.message = PollMessage::ForTheNext;
         }
@@ -92,12 +94,12 @@ async fn poll(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff)
     let step = Keep {
         id: fair_queue.id.clone(),
         entries,
-        end_ms: keep_ms(core),
+        end_ms: keep_ms(queues),
     };
-    match core.backend.keep(step).await {
+    match queues.backend.keep(step).await {
         Ok(kept) => {
             backoff.reset();
-            fair_queue.kept(core, &kept, sent, next_task);
+            fair_queue.kept(queues, &kept, sent, next_task);
         }
         Err(failure) => {
             let pause = if failure.is_final() {
@@ -106,21 +108,21 @@ async fn poll(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff)
                 for queue in fair_queue.queues() {
                     queue.driver_wake().notify_one();
                 }
-                every(core, false)
+                every(queues, false)
             } else {
                 backoff.next()
             };
             let mut state = fair_queue.state.lock();
-            state.poll_at = state.poll_at.min(core.clock.now().after(pause));
+            state.poll_at = state.poll_at.min(queues.clock.now().after(pause));
         }
     }
 }
 
 /// The heartbeat ends, with the subscription. `false` if a waiter came meanwhile.
-fn end(core: &Arc<Queues>, fair_queue: &Arc<FairQueue>) -> bool {
+fn end(queues: &Arc<Queues>, fair_queue: &Arc<FairQueue>) -> bool {
     {
         let mut state = fair_queue.state.lock();
-        if !state.listening.is_empty() && !core.is_closed() {
+        if !state.listening.is_empty() && !queues.is_closed() {
             return false;
         }
         state.has_heartbeat = false;
@@ -131,8 +133,8 @@ fn end(core: &Arc<Queues>, fair_queue: &Arc<FairQueue>) -> bool {
             Subscription::Opening => state.subscription = Subscription::Doubtful,
             Subscription::Doubtful | Subscription::Closed => {}
         }
-        drop(core.backend.unlisten(&fair_queue.id));
+        drop(queues.backend.unlisten(&fair_queue.id));
     }
-    core.groups.tidy(&fair_queue.id);
+    queues.groups.tidy(&fair_queue.id);
     true
 }

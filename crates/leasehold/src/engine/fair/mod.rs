@@ -101,9 +101,13 @@ impl FairQueue {
     /// Learns to hear wake-ups for this task. One subscription serves all: the first asks for it, the others wait for the
     /// answer.
     /// `false` if that has to be asked for again.
-    async fn listen_for(self: &Arc<Self>, core: &Arc<Queues>, task: u64) -> Result<bool, Failure> {
+    async fn listen_for(
+        self: &Arc<Self>,
+        queues: &Arc<Queues>,
+        task: u64,
+    ) -> Result<bool, Failure> {
         loop {
-            if core.is_closed() {
+            if queues.is_closed() {
                 return Ok(false); // its waiters have their answers (B6)
             }
             let mut answered = pin!(self.changed.notified());
@@ -113,8 +117,8 @@ impl FairQueue {
                 let mut state = self.state.lock();
                 state.listening.insert(task);
                 if !std::mem::replace(&mut state.has_heartbeat, true) {
-                    state.poll_at = core.clock.now().after(core.config.poll_every);
-                    core.spawn(keep(Arc::downgrade(core), Arc::clone(self)));
+                    state.poll_at = queues.clock.now().after(queues.config.poll_every);
+                    queues.spawn(keep(Arc::downgrade(queues), Arc::clone(self)));
                 }
                 let before = state.subscription;
                 // Under the same lock: of all tasks that come now, the first alone asks.
@@ -131,7 +135,7 @@ impl FairQueue {
                     continue;
                 }
             }
-            let answer = core.backend.listen(self.id.clone()).await;
+            let answer = queues.backend.listen(self.id.clone()).await;
             let mut state = self.state.lock();
             let good = answer.is_ok() && state.subscription == Subscription::Opening;
             state.subscription = if good {
@@ -207,16 +211,16 @@ impl FairQueue {
     }
 
     /// The wake-ups that are for no particular lease; a grant finds its queue by its lease id.
-    pub(crate) fn wake(&self, core: &Queues, task: u64, wake_up: &WakeUp) {
+    pub(crate) fn wake(&self, queues: &Queues, task: u64, wake_up: &WakeUp) {
         match wake_up {
             WakeUp::TryAgain if task == 0 => self.poll_by(Tick::from_nanos(0)),
             // The next may have it by now.
             WakeUp::Forced => self.in_order().for_each(|queue| queue.doubt_holders(true)),
-            WakeUp::Watch(left) => self.poll_by(core.clock.now().after(*left + AFTER_THE_END)),
+            WakeUp::Watch(left) => self.poll_by(queues.clock.now().after(*left + AFTER_THE_END)),
             // A client of Redisson's says that it is this one's turn.
             WakeUp::TryAgain => {
                 // And not a hold's that was believed here.
-                if let Some(queue) = self.held().and_then(|hold| core.find(hold.id())) {
+                if let Some(queue) = self.held().and_then(|hold| queues.find(hold.id())) {
                     queue.doubt_holders(false);
                 }
                 let asks = |queue: &Arc<Queue>| queue.lock().asks_under(LeaseId::from(task));
@@ -314,7 +318,7 @@ impl FairQueue {
     }
 
     /// The server has kept entries. The next request begins with this task.
-    fn kept(&self, core: &Queues, kept: &KeptEntries, sent: Tick, next_task: u64) {
+    fn kept(&self, queues: &Queues, kept: &KeptEntries, sent: Tick, next_task: u64) {
         let missing = |queue: &Arc<Queue>| {
             let state = queue.lock();
             kept.missing.iter().any(|lease| state.asks_under(*lease))
@@ -327,7 +331,7 @@ impl FairQueue {
         state.foreign = kept.foreign;
         state.next_task = next_task;
         // What was heard since the send may ask for an earlier poll.
-        let at = sent.after(state.pause(core, kept.ttl));
+        let at = sent.after(state.pause(queues, kept.ttl));
         state.poll_at = state.poll_at.min(at);
     }
 }
@@ -353,9 +357,9 @@ impl WaiterGroup for FairQueue {
         held.filter(|hold| !hold.is_over())
     }
 
-    fn listen(self: Arc<Self>, core: &Arc<Queues>, task: u64) -> Reply<bool> {
-        let core = Arc::clone(core);
-        Box::pin(async move { self.listen_for(&core, task).await })
+    fn listen(self: Arc<Self>, queues: &Arc<Queues>, task: u64) -> Reply<bool> {
+        let queues = Arc::clone(queues);
+        Box::pin(async move { self.listen_for(&queues, task).await })
     }
 
     /// This task need not hear wake-ups any more.

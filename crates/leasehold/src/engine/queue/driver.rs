@@ -31,13 +31,13 @@ const LONG_ENOUGH: u64 = 8;
 const UNSUBSCRIBED: Duration = Duration::from_millis(20);
 
 /// Starts a driver, in the background.
-pub(crate) fn start(core: &Arc<Queues>, queue: &Arc<Queue>, start: Start) {
-    core.spawn(drive(Arc::clone(core), Arc::clone(queue), start));
+pub(crate) fn start(queues: &Arc<Queues>, queue: &Arc<Queue>, start: Start) {
+    queues.spawn(drive(Arc::clone(queues), Arc::clone(queue), start));
 }
 
 /// Asks for the name until a waiter of this process holds it, or none is left.
-pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
-    let mut driver = Driver::new(&core, &queue, start);
+pub(crate) async fn drive(queues: Arc<Queues>, queue: Arc<Queue>, start: Start) {
+    let mut driver = Driver::new(&queues, &queue, start);
     // For a release of this process, before the first waiter is asked for.
     let mut waited = matches!(start, Start::AskNow);
     loop {
@@ -68,7 +68,7 @@ pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
             Step::ListenOwn => driver.listen_own().await,
             // The same pauses for all failures: a driver without them asked 37,000 times a second (bug 18).
             Step::Recover => {
-                core.sleep(driver.backoff.next()).await;
+                queues.sleep(driver.backoff.next()).await;
                 Step::Ask
             }
             Step::Exit => Step::Exit,
@@ -80,7 +80,7 @@ pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
 }
 
 struct Driver<'a> {
-    core: &'a Arc<Queues>,
+    queues: &'a Arc<Queues>,
     queue: &'a Arc<Queue>,
     number: u32,
     next: Step,
@@ -117,19 +117,19 @@ enum Step {
 }
 
 impl<'a> Driver<'a> {
-    fn new(core: &'a Arc<Queues>, queue: &'a Arc<Queue>, start: Start) -> Self {
+    fn new(queues: &'a Arc<Queues>, queue: &'a Arc<Queue>, start: Start) -> Self {
         let mut state = queue.lock();
         // A driver that sleeps on after its successor was made finds another number here, and leaves (Q1).
         state.driver = state.driver.wrapping_add(1);
         Driver {
-            core,
+            queues,
             queue,
             number: state.driver,
             next: match start {
                 Start::Ask | Start::AskNow => Step::Ask,
                 Start::Recover => Step::Recover,
                 Start::Wait { until } if state.is_listening() => {
-                    Step::Wait(Some(until.since(core.clock.now())))
+                    Step::Wait(Some(until.since(queues.clock.now())))
                 }
                 // Not queued, because not subscribed yet: do both.
                 Start::Listen | Start::Wait { .. } => Step::Listen,
@@ -152,7 +152,7 @@ impl<'a> Driver<'a> {
             was_granted,
             given,
             listening,
-        }) = Sending::of_first(self.core, self.queue, &mut self.late)
+        }) = Sending::of_first(self.queues, self.queue, &mut self.late)
         else {
             return Step::Ask; // no waiter, or another one, is the first: find that again
         };
@@ -161,11 +161,11 @@ impl<'a> Driver<'a> {
         // A task that was not heard for a while may have its entry still.
         let queued = step.entry.is_some() || self.queue.id.is_of_task();
         // The queue's lock is free meanwhile: waiters may leave, and a grant may overtake this answer.
-        let answer = ask_server(self.core, step).await;
-        let now = self.core.clock.now();
+        let answer = ask_server(self.queues, step).await;
+        let now = self.queues.clock.now();
         let mut state = self.queue.lock();
         if let Ok(answer) = &answer {
-            self.queue.note_unset(self.core, &mut state, answer);
+            self.queue.note_unset(self.queues, &mut state, answer);
         }
         let once = state.first_asks_once();
         // Another answer has settled this id already: a grant by message, or a shutdown (B6).
@@ -249,7 +249,7 @@ impl<'a> Driver<'a> {
         took: Duration,
     ) -> Step {
         self.backoff.reset();
-        if let Some(hold) = self.queue.install(self.core, &mut state, *granted) {
+        if let Some(hold) = self.queue.install(self.queues, &mut state, *granted) {
             // Q5: what follows calls observers and wakers.
             drop(state);
             hold.installed(granted);
@@ -259,7 +259,7 @@ impl<'a> Driver<'a> {
             return Step::Ask; // for the next, if one waits
         }
         // Else the waiter has left meanwhile, and its lease is not to blame.
-        if self.core.clock.now() >= granted.until {
+        if self.queues.clock.now() >= granted.until {
             self.granted_too_late(&mut state, lease_ms, took);
         }
         // The ticket stays: asked for again under the same id, the server says `Granted` again; without a waiter `leave` gives it up.
@@ -270,7 +270,7 @@ impl<'a> Driver<'a> {
     /// A waiter has the name, perhaps `early`: before the end that its holder had. If no message said so, that went to a classic channel.
     fn note_unnotified(&mut self, early: bool) {
         if std::mem::take(&mut self.untold) && early {
-            self.queue.freed_without_message(self.core);
+            self.queue.freed_without_message(self.queues);
         }
     }
 
@@ -299,7 +299,7 @@ impl<'a> Driver<'a> {
         let pending_release = state.remote().give_up();
         drop(state);
         if let Some(pending_release) = pending_release {
-            abandon(self.core, &self.queue.id, pending_release);
+            abandon(self.queues, &self.queue.id, pending_release);
         }
         Step::Recover
     }
@@ -314,7 +314,7 @@ impl<'a> Driver<'a> {
         given_up: bool,
     ) -> Step {
         // A client that waits is named by `status`, too.
-        self.core.watchdog.needs_label(Duration::ZERO);
+        self.queues.watchdog.needs_label(Duration::ZERO);
         let listening = state.is_listening();
         let remote = state.remote();
         let unsettled = remote.is_unsettled();
@@ -322,10 +322,10 @@ impl<'a> Driver<'a> {
             // Not before wake-ups are heard: where they are refused, each pause is longer than the one before.
             self.backoff.reset();
         }
-        let now = self.core.clock.now();
+        let now = self.queues.clock.now();
         self.held_until = left.map_or(Tick::MAX, |left| now.after(left));
         if given_up {
-            remote.renew_ticket(self.core); // the backend owes what the server has of it
+            remote.renew_ticket(self.queues); // the backend owes what the server has of it
         }
         remote.answered();
         remote.turns.shared = true;
@@ -364,7 +364,7 @@ impl<'a> Driver<'a> {
         let Some(spec) = state.first_live_waiter() else {
             return Step::Ask;
         };
-        let now = self.core.clock.now();
+        let now = self.queues.clock.now();
         let remote = state.remote();
         let lasts = remote.failed(failure, now);
         let cannot_hear = remote.cannot_hear();
@@ -373,16 +373,16 @@ impl<'a> Driver<'a> {
             None => failure.clone(),
         };
         // QB4: a majority never asks again under an id whose round has failed.
-        if self.core.backend.gives_up_failures() {
-            remote.renew_ticket(self.core);
+        if self.queues.backend.gives_up_failures() {
+            remote.renew_ticket(self.queues);
         }
         if failure.is_final() {
             // Each of them would get the same refusal, after a request of its own.
             state.answer_all(&self.queue.error(verdict, spec));
         } else if lasts.is_none() && cannot_hear {
             // The name can be asked for, only not listened for: callers wait on, by polls (bugs 43, 54).
-            self.queue.warn_of_deafness(self.core, failure);
-        } else if lasts >= Some(self.core.config.operation_timeout) {
+            self.queue.warn_of_deafness(self.queues, failure);
+        } else if lasts >= Some(self.queues.config.operation_timeout) {
             // `try_lock` promises an answer within the operation timeout. Waiters have patience of their own (L4).
             state.answer_try_once(&Err(self.queue.error(verdict, spec)));
         }
@@ -401,32 +401,32 @@ impl<'a> Driver<'a> {
         // of Redisson's, and wakes all.
         let unheard = {
             let mut state = self.queue.lock();
-            self.queue.stop_listening(self.core, &mut state)
+            self.queue.stop_listening(self.queues, &mut state)
         };
         if let Some(unheard) = unheard {
             // Not for ever: a server that never confirms it must not keep the entry alive (L3).
-            let _ = self.core.within(UNSUBSCRIBED, unheard).await;
+            let _ = self.queues.within(UNSUBSCRIBED, unheard).await;
         }
         if let Some(pending_release) = pending_release {
             self.give_up(pending_release).await;
         }
-        self.queue.go_on(self.core, self.queue.lock(), Start::Ask);
+        self.queue.go_on(self.queues, self.queue.lock(), Start::Ask);
     }
 
     /// Tells the server once here, so that the next caller finds the name free; if need be, again in the background.
     async fn give_up(&self, pending_release: PendingRelease) {
-        let (core, id) = (self.core, &self.queue.id);
+        let (queues, id) = (self.queues, &self.queue.id);
         // A client that has never reached its server owes nothing there.
-        if !may_owe(core) {
+        if !may_owe(queues) {
             return;
         }
-        let release = pending_release.release(core, id, core.is_listening(id));
-        let _settling = core.unsettled.begin(&id.name);
-        if let Err(failure) = core.backend.release(release).await {
+        let release = pending_release.release(queues, id, queues.is_listening(id));
+        let _settling = queues.unsettled.begin(&id.name);
+        if let Err(failure) = queues.backend.release(release).await {
             // A copy of this release may arrive late, so the next one leaves a tombstone for it (B4).
             let copies = pending_release.copies || failure.is_ambiguous();
             abandon(
-                core,
+                queues,
                 id,
                 PendingRelease {
                     copies,
@@ -451,7 +451,7 @@ pub(crate) struct Sending {
 impl Sending {
     /// What is asked for the first waiter; `None`: there is none, or one with other terms than the ticket's.
     pub(crate) fn of_first(
-        core: &Queues,
+        queues: &Queues,
         queue: &Queue,
         late: &mut Option<TooLate>,
     ) -> Option<Sending> {
@@ -467,15 +467,15 @@ impl Sending {
         let permits = state.permits_to_report();
         let remote = state.remote();
         // One lease id for as long as it is asked for: its entry in the server's queue goes with it (B5).
-        let ticket = remote.ticket_for(core, spec.terms())?;
-        let sent = core.clock.now();
+        let ticket = remote.ticket_for(queues, spec.terms())?;
+        let sent = queues.clock.now();
         let ask = ticket.ask(sent);
         // They may differ from ask to ask, since no belief rests on them: a late copy says a number late, and changes no hold.
         let spec = Spec { permits, ..spec };
         let mut step = spec.request(&queue.id, ticket.lease());
         // Permits are raced for.
         step.entry = (listening && !matches!(spec.access, Access::Permits(_)))
-            .then(|| ticket.entry(core, ask));
+            .then(|| ticket.entry(queues, ask));
         let was_granted = remote.granted;
         // It is asked for again, by one that waits.
         remote.leaving = None;
@@ -509,7 +509,7 @@ impl Driver<'_> {
     /// How long a waiter that is told waits: until the end of the holder's lease, of which `left` remains, or for the poll
     /// interval.
     pub(crate) fn until_notified(&self, left: Option<Duration>) -> Duration {
-        let poll = stretched(self.core.config.poll_every);
+        let poll = stretched(self.queues.config.poll_every);
         left.map_or(poll, |left| poll.min(left + AFTER_THE_END))
     }
 
@@ -547,10 +547,10 @@ impl Driver<'_> {
             // Before it is sent: a refusal that is heard first would else be taken for the next one's (bugs 67, 75).
             remote.subscription = Subscription::Opening;
         }
-        let answer = if let Some(fair_queue) = self.core.fair_queue(&self.queue.id) {
-            fair_queue.listen(self.core, self.queue.id.task()).await
+        let answer = if let Some(fair_queue) = self.queues.fair_queue(&self.queue.id) {
+            fair_queue.listen(self.queues, self.queue.id.task()).await
         } else {
-            let answer = self.core.backend.listen(self.queue.id.clone()).await;
+            let answer = self.queues.backend.listen(self.queue.id.clone()).await;
             answer.map(|()| true)
         };
         // What was freed before the subscription was there sent no message here: so the server is asked once more (L1).
@@ -575,18 +575,18 @@ impl Driver<'_> {
         if state.first_asks_once() || state.remote().granted {
             return None;
         }
-        let now = self.core.clock.now();
+        let now = self.queues.clock.now();
         // Beside Redisson's waiters the turns that a release tells of are enough.
         let told = self
-            .core
+            .queues
             .redisson_fairness
             .holds_to_tell(&self.queue.id, 1, now);
         let races = matches!(first.access, Access::Permits(_)) && told.is_none();
         let race = state.remote().turns.left(now).filter(|_| races);
         race.max(
-            self.core
+            self.queues
                 .redisson_fairness
-                .left_to_others(&self.queue.id, &self.core.clock),
+                .left_to_others(&self.queue.id, &self.queues.clock),
         )
     }
 
@@ -599,7 +599,7 @@ impl Driver<'_> {
             tokio::select! {
                 biased;
                 () = wake => {}
-                () = self.core.sleep(way) => {}
+                () = self.queues.sleep(way) => {}
             }
         }
         Step::Ask
@@ -616,7 +616,7 @@ impl Driver<'_> {
     /// Waits for a wake-up, at most this long.
     pub(crate) async fn wait(&mut self, pause: Pause) -> Step {
         let mut until = match pause {
-            Pause::For(pause) => self.core.clock.now().after(pause),
+            Pause::For(pause) => self.queues.clock.now().after(pause),
             // The heartbeat of the fair queue polls for all its waiters, so this one has no alarm of its own.
             Pause::UntilNotified { .. } => Tick::MAX,
         };
@@ -650,12 +650,12 @@ impl Driver<'_> {
                 Pause::For(_) => tokio::select! {
                     biased;
                     () = wake => self.untold = false,
-                    () = self.core.sleep(until.since(self.core.clock.now())) => self.untold = true,
+                    () = self.queues.sleep(until.since(self.queues.clock.now())) => self.untold = true,
                 },
                 Pause::UntilNotified { left, foreign } => {
                     // Only now that it waits, since the heartbeat asks for those.
-                    if let Some(fair_queue) = self.core.fair_queue(&self.queue.id) {
-                        fair_queue.waits(self.core, left, foreign);
+                    if let Some(fair_queue) = self.queues.fair_queue(&self.queue.id) {
+                        fair_queue.waits(self.queues, left, foreign);
                     }
                     wake.await;
                 }
@@ -682,42 +682,42 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 impl Queue {
     /// After a release: whether a client waits that was not told of it.
-    pub(super) fn check_for_classic(&self, core: &Arc<Queues>) {
-        let backend = &core.backend;
-        if !backend.is_sharded() || !core.classic[0].may(core.clock.now(), CHECK_EVERY) {
+    pub(super) fn check_for_classic(&self, queues: &Arc<Queues>) {
+        let backend = &queues.backend;
+        if !backend.is_sharded() || !queues.classic[0].may(queues.clock.now(), CHECK_EVERY) {
             return;
         }
         let (name, heard) = (self.id.name.clone(), backend.classic_listeners(&self.id));
-        let queues = Arc::clone(core);
-        core.spawn_apart(async move {
+        let client = Arc::clone(queues);
+        queues.spawn_apart(async move {
             if heard.await.is_ok_and(|clients| clients > 0) {
-                queues.warn_of_classic(&name, "a client waits on a classic channel");
+                client.warn_of_classic(&name, "a client waits on a classic channel");
             }
         });
     }
 
     /// A waiter has the name, and no message said that it is free: its holder may have told a classic channel, which is warned of.
-    pub(super) fn freed_without_message(&self, core: &Arc<Queues>) {
-        if core.backend.is_sharded() {
-            let (name, queues) = (self.id.name.clone(), Arc::clone(core));
+    pub(super) fn freed_without_message(&self, queues: &Arc<Queues>) {
+        if queues.backend.is_sharded() {
+            let (name, client) = (self.id.name.clone(), Arc::clone(queues));
             // Not under the queue's lock.
-            core.spawn_apart(async move {
-                queues.warn_of_classic(&name, "it became free without a message");
+            queues.spawn_apart(async move {
+                client.warn_of_classic(&name, "it became free without a message");
             });
         }
     }
 
     /// The waiters are answered, and do not hear: each poll ends that trouble and begins another, so it is told once in a while, of
     /// all that wait. A server that cannot be used at all is told of by itself.
-    pub(crate) fn warn_of_deafness(&self, core: &Queues, failure: &Failure) {
+    pub(crate) fn warn_of_deafness(&self, queues: &Queues, failure: &Failure) {
         let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
         let is_outage =
-            core.backend.outage().is_on() || core.backend.trouble_of(&self.id).is_some();
-        if is_outage || !core.warned_of_deafness.may_warn(core.clock.now()) {
+            queues.backend.outage().is_on() || queues.backend.trouble_of(&self.id).is_some();
+        if is_outage || !queues.warned_of_deafness.may_warn(queues.clock.now()) {
             return;
         }
         // Not under the queue's lock: a subscriber may wait for a thread that waits for that.
-        core.spawn(async move {
+        queues.spawn(async move {
             user_callback::catch_panic(|| {
                 tracing::warn!(target: "leasehold", %name, %cause, "cannot hear when the name is free, and polls");
             });
@@ -765,7 +765,7 @@ impl Queue {
             }
             (remote.own.replace(lease), lease)
         };
-        let backend = &self.core.backend;
+        let backend = &self.queues.backend;
         // Redisson's channel of one waiter is named by the waiter's lease id: `of_task` makes that name.
         // A lease id is never used again, so its channel would stay subscribed for good (bug 21).
         if let Some(old) = old {
@@ -778,7 +778,7 @@ impl Queue {
             let remote = queue.lock().remote.as_ref().and_then(|remote| remote.own);
             if remote != Some(own) {
                 // It has left meanwhile, and the answer may be late or lost.
-                drop(queue.core.backend.unlisten(&id));
+                drop(queue.queues.backend.unlisten(&id));
             }
             answer
         }))
@@ -787,7 +787,7 @@ impl Queue {
     /// Without waiters there is nothing to hear. The reply says when the server has taken note; it may be dropped.
     pub(crate) fn stop_listening(
         &self,
-        core: &Arc<Queues>,
+        queues: &Arc<Queues>,
         state: &mut QueueState,
     ) -> Option<Reply<()>> {
         let remote = state.remote.as_mut()?;
@@ -800,14 +800,14 @@ impl Queue {
         if self.id.is_of_task() {
             // Also after a refusal, which closes this task's part and leaves it among those that listen.
             if let Some(own) = remote.own.take() {
-                drop(core.backend.unlisten(&self.id.of_task(own.get())));
+                drop(queues.backend.unlisten(&self.id.of_task(own.get())));
             }
-            if let Some(fair_queue) = core.fair_queue(&self.id) {
+            if let Some(fair_queue) = queues.fair_queue(&self.id) {
                 fair_queue.unlisten(self.id.task());
             }
             return None;
         }
-        (before != Subscription::Closed).then(|| core.backend.unlisten(&self.id))
+        (before != Subscription::Closed).then(|| queues.backend.unlisten(&self.id))
     }
 }
 
@@ -845,7 +845,7 @@ const DOUBT_EVERY: Duration = Duration::from_millis(50);
 impl Queue {
     /// The holds of this process may have been taken from it: they are verified, once in a while. `forced`: by force, says the server.
     pub(crate) fn doubt_holders(&self, forced: bool) {
-        let now = self.core.clock.now();
+        let now = self.queues.clock.now();
         let (holds, at) = {
             let mut state = self.lock();
             let holds = state.all_held();
@@ -875,14 +875,14 @@ impl Queue {
     /// This task has waited for a while. If a holder of its process has the lock, the process hears from now on if it is taken from that.
     /// Returns after which time it is to poll again; `None`: that is all.
     pub(crate) fn attend(self: &Arc<Self>, number: i64) -> Option<Duration> {
-        if let Some(fair_queue) = self.core.fair_queue(&self.id) {
+        if let Some(fair_queue) = self.queues.fair_queue(&self.id) {
             // Redisson tells the next in turn alone that a lock was unlocked by force.
             if !fair_queue.is_next(self.id.task()) {
                 return Some(AGAIN);
             }
             if let Some(heard) = self.hear_own() {
                 let queue = Arc::clone(self);
-                self.core.spawn(async move {
+                self.queues.spawn(async move {
                     let _ = heard.await;
                     queue.driver_wake().notify_one();
                 });
@@ -911,8 +911,8 @@ impl Queue {
             remote.subscription = Subscription::Opening;
             drop(state);
             // Asked for here: if the last waiter leaves, that is asked for behind this.
-            let heard = sent(self.core.backend.listen(self.id.clone()));
-            self.core.spawn(hear(Arc::clone(self), heard));
+            let heard = sent(self.queues.backend.listen(self.id.clone()));
+            self.queues.spawn(hear(Arc::clone(self), heard));
         }
         None
     }
@@ -933,7 +933,7 @@ async fn hear(queue: Arc<Queue>, heard: Reply<()>) {
                 Subscription::Open
             } else {
                 // The request may have been carried out, and no other would end that.
-                drop(queue.core.backend.unlisten(&queue.id));
+                drop(queue.queues.backend.unlisten(&queue.id));
                 Subscription::Closed
             };
         }

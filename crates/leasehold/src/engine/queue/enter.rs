@@ -81,66 +81,66 @@ impl FirstAttempt {
 /// Asks for a name and waits for it, as patiently as told. The way of every `lock()`. Where each task that waits has an entry,
 /// `id` is [of this one](LockId::for_caller).
 pub(crate) fn acquire(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     id: &LockId,
     spec: Spec,
     patience: Patience,
 ) -> impl Future<Output = WaitResult> {
     let until = match patience {
         Patience::For(wait) => Instant::now().checked_add(wait),
-        Patience::Once => Some(latest_answer(core)),
+        Patience::Once => Some(latest_answer(queues)),
         Patience::Forever => None,
     };
-    acquire_until(core, id, spec, patience, until)
+    acquire_until(queues, id, spec, patience, until)
 }
 
 /// As [`acquire`], without a wait for a holder, and with an answer by then.
 pub(crate) fn ask_once(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     id: &LockId,
     spec: Spec,
     until: Instant,
 ) -> impl Future<Output = WaitResult> {
-    acquire_until(core, id, spec, Patience::Once, Some(until))
+    acquire_until(queues, id, spec, Patience::Once, Some(until))
 }
 
 async fn acquire_until(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     id: &LockId,
     spec: Spec,
     patience: Patience,
     until: Option<Instant>,
 ) -> WaitResult {
-    core.check_open()?;
+    queues.check_open()?;
     // Read only once the time is up, so never without a limit.
-    let began = until.map_or(Tick::MAX, |_| core.clock.now());
-    let mut wait = match enter(core, id, spec, patience)? {
-        Admission::Busy => return Ok(busy(core, id, spec, None)),
+    let began = until.map_or(Tick::MAX, |_| queues.clock.now());
+    let mut wait = match enter(queues, id, spec, patience)? {
+        Admission::Busy => return Ok(busy(queues, id, spec, None)),
         Admission::Joined { held, runs_long } => {
             if runs_long {
                 let_others_run().await;
             }
             return Ok(Some(held));
         }
-        Admission::Inside(held) => return count_entry(core, held, spec, patience, until).await,
+        Admission::Inside(held) => return count_entry(queues, held, spec, patience, until).await,
         Admission::Wait(wait) => {
             story::waits(id, true);
             wait
         }
         Admission::Attempt(queue) => {
-            let attempt = first_attempt(Arc::clone(core), Arc::clone(&queue), spec, patience);
+            let attempt = first_attempt(Arc::clone(queues), Arc::clone(&queue), spec, patience);
             // Finished in the background if this future is dropped: the request may be on its way, and its id must be settled (B5, bug 45).
-            let attempt = core.finish(attempt).asks_for(&id.name);
+            let attempt = queues.finish(attempt).asks_for(&id.name);
             // From here on the attempt can see whether its caller is still there (bugs 179, 201).
             if let Phase::InFlight(caller) = &mut queue.lock().phase {
                 *caller = Some(attempt.caller());
             }
             let first = match until {
                 None => attempt.await?,
-                Some(until) => match core.by(until, attempt).await {
+                Some(until) => match queues.by(until, attempt).await {
                     Some(first) => first?,
                     // The attempt goes on without its caller, and gives back what it gets.
-                    None => return Err(no_answer(core, id, spec)),
+                    None => return Err(no_answer(queues, id, spec)),
                 },
             };
             match first {
@@ -150,7 +150,7 @@ async fn acquire_until(
                     }
                     return Ok(Some(held));
                 }
-                FirstAttempt::Busy(left) => return Ok(busy(core, id, spec, left)),
+                FirstAttempt::Busy(left) => return Ok(busy(queues, id, spec, left)),
                 FirstAttempt::Wait(wait) => {
                     story::waits(id, false);
                     wait
@@ -158,12 +158,12 @@ async fn acquire_until(
             }
         }
     };
-    match wait.answer(core, spec, until, began).await? {
+    match wait.answer(queues, spec, until, began).await? {
         // An owner that was let in beside itself: Redisson's users read the count on the server.
         Some(held) if spec.owner.is_some() && held.hold().counted() > 1 => {
-            count_entry(core, held, spec, patience, until).await
+            count_entry(queues, held, spec, patience, until).await
         }
-        None => Ok(busy(core, id, spec, None)),
+        None => Ok(busy(queues, id, spec, None)),
         held => Ok(held),
     }
 }
@@ -178,12 +178,17 @@ pub(crate) fn latest_answer(env: &Env) -> Instant {
 }
 
 /// The answer to a caller that does not get the lock in its time: `None`. Its log is told what is known of the holder.
-pub(crate) fn busy(core: &Queues, id: &LockId, spec: Spec, left: Option<Duration>) -> Option<Held> {
+pub(crate) fn busy(
+    queues: &Queues,
+    id: &LockId,
+    spec: Spec,
+    left: Option<Duration>,
+) -> Option<Held> {
     if story::is_on() {
         let holds = if spec.waits.is_in_turn() {
-            core.held(&id.of_task(0))
+            queues.held(&id.of_task(0))
         } else {
-            core.held(id)
+            queues.held(id)
         };
         let here = holds.first();
         let left = here.map_or(left, |hold| hold.standing().ok());
@@ -210,7 +215,7 @@ async fn let_others_run() {
 }
 
 fn enter(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     id: &LockId,
     spec: Spec,
     patience: Patience,
@@ -218,15 +223,15 @@ fn enter(
     let once = patience == Patience::Once;
     loop {
         // Between these two lines the queue may leave the map, so its life is looked at under its lock.
-        let queue = core.find_or_make(id);
+        let queue = queues.find_or_make(id);
         let mut state = queue.lock();
         if state.life == Life::Removed {
             continue; // Q3
         }
         // B6: under the lock, so that a queue that `close` did not see refuses by itself.
-        if core.is_closed() || state.life == Life::Closing {
+        if queues.is_closed() || state.life == Life::Closing {
             if matches!(state.phase, Phase::Idle) {
-                queue.close(core, &mut state);
+                queue.close(queues, &mut state);
             }
             return Err(Error::Closed);
         }
@@ -235,7 +240,7 @@ fn enter(
             return inside;
         }
         if !state.shared.is_empty()
-            && let Some(held) = state.join(&spec, core.clock.now())
+            && let Some(held) = state.join(&spec, queues.clock.now())
         {
             return Ok(Admission::Joined {
                 held,
@@ -246,9 +251,9 @@ fn enter(
             return Ok(Admission::Busy);
         }
         let steps_back = !once
-            && core
+            && queues
                 .redisson_fairness
-                .left_to_others(id, &core.clock)
+                .left_to_others(id, &queues.clock)
                 .is_some();
         match &state.phase {
             Phase::Idle if steps_back => {
@@ -257,10 +262,10 @@ fn enter(
                     spec,
                     once,
                     false,
-                    core.events.begin_wait(&core.clock),
+                    queues.events.begin_wait(&queues.clock),
                 );
                 // It listens before it asks: a release of Redisson's then counts it among ours.
-                queue.go_on(core, state, Start::Listen);
+                queue.go_on(queues, state, Start::Listen);
                 return Ok(Admission::Wait(wait));
             }
             // Q1: from here on callers of this name wait for this attempt.
@@ -274,10 +279,10 @@ fn enter(
             _ => {}
         }
         // Q2: the phase is not idle, so an actor will answer this waiter.
-        let began = core.events.begin_wait(&core.clock);
+        let began = queues.events.begin_wait(&queues.clock);
         let wait = state.line_up(&queue, spec, once, false, began);
         drop(state);
-        if let Some(fair_queue) = core.fair_queue(id) {
+        if let Some(fair_queue) = queues.fair_queue(id) {
             fair_queue.changed(); // it may have been about to leave
         }
         return Ok(Admission::Wait(wait));
@@ -306,32 +311,32 @@ fn enter_again(state: &QueueState, id: &LockId, spec: &Spec) -> Option<Result<Ad
 /// Has the server count an owner's entry. The entry is its caller's from the beginning, so that it is over as soon as the caller
 /// leaves: an owner without a guard holds nothing.
 async fn count_entry(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     entry: Held,
     spec: Spec,
     patience: Patience,
     until: Option<Instant>,
 ) -> WaitResult {
     let hold = entry.hold();
-    let counted = core.finish(tell_count(Arc::clone(core), Arc::clone(hold), patience));
+    let counted = queues.finish(tell_count(Arc::clone(queues), Arc::clone(hold), patience));
     let counted = match until {
         None => counted.await,
-        Some(until) => match core.by(until, counted).await {
+        Some(until) => match queues.by(until, counted).await {
             Some(counted) => counted,
-            None => Err(no_answer(core, hold.id(), spec)),
+            None => Err(no_answer(queues, hold.id(), spec)),
         },
     };
     counted.map(|()| Some(entry))
 }
 
 /// Tells the server how often the owner of a hold has entered. Waits as long as `patience` allows, at most until the hold is lost.
-async fn tell_count(core: Arc<Queues>, hold: Arc<Hold>, patience: Patience) -> Result<(), Error> {
+async fn tell_count(queues: Arc<Queues>, hold: Arc<Hold>, patience: Patience) -> Result<(), Error> {
     let name = &hold.id().name;
     let mut backoff = Backoff::of_request();
     let mut silent = false;
-    let began = core.clock.now();
+    let began = queues.clock.now();
     loop {
-        let failure = match write_count(&core, &hold).await {
+        let failure = match write_count(&queues, &hold).await {
             Ok(Counted::Written | Counted::OthersWait) => break,
             Ok(Counted::NotOurs) => {
                 hold.lose(hold.not_ours());
@@ -345,46 +350,46 @@ async fn tell_count(core: Arc<Queues>, hold: Arc<Hold>, patience: Patience) -> R
         if hold.standing().is_err() {
             break;
         }
-        let waited = core.clock.now().since(began);
+        let waited = queues.clock.now().since(began);
         let once = patience == Patience::Once;
-        if failure.is_final() || once && waited >= core.config.operation_timeout {
+        if failure.is_final() || once && waited >= queues.config.operation_timeout {
             return Err(failure.after_silence(silent).into_error(
                 format!("enter {name:?} again"),
                 hold.standing().unwrap_or_default(),
             ));
         }
-        core.sleep(backoff.next()).await;
+        queues.sleep(backoff.next()).await;
     }
     hold.check().map(drop)
 }
 
 /// The attempt of a newcomer that found the queue idle. On any way out the queue goes on without it (Q2).
 async fn first_attempt(
-    core: Arc<Queues>,
+    queues: Arc<Queues>,
     queue: Arc<Queue>,
     spec: Spec,
     patience: Patience,
 ) -> Result<FirstAttempt, Error> {
     if spec.access == Access::Shared
-        && let Some(held) = ask_to_join(&core, &queue, &spec).await
+        && let Some(held) = ask_to_join(&queues, &queue, &spec).await
     {
         return Ok(FirstAttempt::Held(held));
     }
-    let operation_timeout = core.config.operation_timeout;
+    let operation_timeout = queues.config.operation_timeout;
     let mut attempt = Attempt {
-        ticket: Ticket::new(&core, spec.terms()),
+        ticket: Ticket::new(&queues, spec.terms()),
         late: TooLate::new(spec),
-        began: core.clock.now(),
-        core,
+        began: queues.clock.now(),
+        queues,
         queue,
         spec,
         patience,
     };
     let mut backoff = Backoff::of_request();
     loop {
-        let sent = attempt.core.clock.now();
+        let sent = attempt.queues.clock.now();
         let answer = attempt.send(sent).await;
-        let waited = attempt.core.clock.now().since(attempt.began);
+        let waited = attempt.queues.clock.now().since(attempt.began);
         attempt = match attempt.answered(answer, sent) {
             AfterAnswer::Ended(ended) => return ended,
             AfterAnswer::Now(attempt) => attempt,
@@ -394,7 +399,7 @@ async fn first_attempt(
                     // Not beyond its time, in which it asks once more.
                     pause = pause.min(operation_timeout.saturating_sub(waited));
                 }
-                attempt.core.sleep(pause).await;
+                attempt.queues.sleep(pause).await;
                 attempt
             }
         };
@@ -403,7 +408,7 @@ async fn first_attempt(
 
 /// A first attempt, and the lease id that it asks for.
 struct Attempt {
-    core: Arc<Queues>,
+    queues: Arc<Queues>,
     queue: Arc<Queue>,
     spec: Spec,
     patience: Patience,
@@ -424,7 +429,7 @@ impl Attempt {
         // Without an entry in the queue: this process does not listen yet. So no grant can name this ask.
         self.ticket.ask(sent);
         let step = self.spec.request(&self.queue.id, self.ticket.lease());
-        let answer = ask_server(&self.core, step).await;
+        let answer = ask_server(&self.queues, step).await;
         match &answer {
             Err(failure) if failure.is_final() => self.ticket.refused(),
             Err(failure) => self.ticket.failed(failure),
@@ -435,10 +440,10 @@ impl Attempt {
     }
 
     fn answered(mut self, answer: Result<Acquired, Failure>, sent: Tick) -> AfterAnswer {
-        let (core, queue) = (Arc::clone(&self.core), Arc::clone(&self.queue));
-        let now = core.clock.now();
+        let (queues, queue) = (Arc::clone(&self.queues), Arc::clone(&self.queue));
+        let now = queues.clock.now();
         let is_late = self.patience == Patience::Once
-            && now.since(self.began) >= core.config.operation_timeout;
+            && now.since(self.began) >= queues.config.operation_timeout;
         let mut state = queue.lock();
         if answer.is_ok()
             && let Some(remote) = &mut state.remote
@@ -450,14 +455,14 @@ impl Attempt {
             _ if state.life == Life::Closing => self.ends(state, Error::Closed),
             // Its caller was dropped while the answer was under way: a hold would only be seen by others as taken (bug 179).
             Ok(Acquired::Granted { .. }) if !state.is_wanted() => {
-                queue.leave_granted(&core, state, self.ticket);
+                queue.leave_granted(&queues, state, self.ticket);
                 AfterAnswer::Ended(Ok(FirstAttempt::Busy(None)))
             }
             Ok(Acquired::Granted { remaining, tokens }) => {
                 let granted = self.ticket.granted(sent, remaining, tokens);
-                if let Some(hold) = queue.begin_hold(&core, &state, granted, self.spec) {
+                if let Some(hold) = queue.begin_hold(&queues, &state, granted, self.spec) {
                     hold.note_start(self.began);
-                    let first = queue.install_first(&core, state, hold, &granted);
+                    let first = queue.install_first(&queues, state, hold, &granted);
                     return AfterAnswer::Ended(Ok(first));
                 }
                 match self.late.again(now.since(sent)) {
@@ -471,7 +476,7 @@ impl Attempt {
             Ok(Acquired::GivenUp) => {
                 // The server says so only of a lease id that was given up. Another id is as good.
                 // Nothing is owed of the old id: the server has its tombstone (B4).
-                self.ticket = Ticket::new(&core, self.spec.terms());
+                self.ticket = Ticket::new(&queues, self.spec.terms());
                 AfterAnswer::AfterPause(self)
             }
             Ok(held) => self.held(state, &held, now, is_late),
@@ -487,7 +492,7 @@ impl Attempt {
         now: Tick,
         is_late: bool,
     ) -> AfterAnswer {
-        let (core, queue) = (Arc::clone(&self.core), Arc::clone(&self.queue));
+        let (queues, queue) = (Arc::clone(&self.queues), Arc::clone(&self.queue));
         let once = self.patience == Patience::Once;
         let given_up = matches!(answer, Acquired::Held { given_up: true, .. });
         self.ticket.refused();
@@ -505,14 +510,14 @@ impl Attempt {
             // The name is to be free in a moment, so the caller asks again within its time (bug 257).
             state.remote().failed(&still_ours(), now);
             if given_up {
-                self.ticket = self.ticket.another(&core);
+                self.ticket = self.ticket.another(&queues);
             }
             return AfterAnswer::AfterPause(self);
         }
         if given_up {
-            self.ticket = Ticket::new(&core, self.spec.terms());
+            self.ticket = Ticket::new(&queues, self.spec.terms());
         }
-        queue.note_unset(&core, &mut state, answer);
+        queue.note_unset(&queues, &mut state, answer);
         state.remote().answered_held(now, answer.is_unsettled());
         AfterAnswer::Ended(Ok(self.waits(state).said(answer)))
     }
@@ -532,8 +537,8 @@ impl Attempt {
         }
         // For waiters whose time is up meanwhile.
         state.remote().failed(&failure, now);
-        if self.core.backend.gives_up_failures() {
-            self.ticket = self.ticket.another(&self.core);
+        if self.queues.backend.gives_up_failures() {
+            self.ticket = self.ticket.another(&self.queues);
         }
         if self.patience == Patience::Once {
             return AfterAnswer::AfterPause(self);
@@ -544,7 +549,7 @@ impl Attempt {
     /// A driver goes on under the same ticket.
     fn waits(self, state: Locked<'_, QueueState>) -> FirstAttempt {
         let Attempt {
-            core,
+            queues,
             queue,
             ticket,
             spec,
@@ -552,11 +557,11 @@ impl Attempt {
             began,
             ..
         } = self;
-        queue.wait_remote(&core, state, ticket, spec, patience, began)
+        queue.wait_remote(&queues, state, ticket, spec, patience, began)
     }
 
     fn ends(self, state: Locked<'_, QueueState>, error: Error) -> AfterAnswer {
-        self.queue.leave_attempt(&self.core, state, &self.ticket);
+        self.queue.leave_attempt(&self.queues, state, &self.ticket);
         AfterAnswer::Ended(Err(error))
     }
 }
@@ -565,29 +570,29 @@ impl Queue {
     /// A first attempt ends without a hold and without a wait.
     pub(crate) fn leave_attempt(
         self: &Arc<Self>,
-        core: &Arc<Queues>,
+        queues: &Arc<Queues>,
         state: Locked<'_, QueueState>,
         ticket: &Ticket,
     ) {
         if let Some(pending_release) = ticket.pending_release() {
-            abandon(core, &self.id, pending_release);
+            abandon(queues, &self.id, pending_release);
         }
-        self.go_on(core, state, Start::Ask);
+        self.go_on(queues, state, Start::Ask);
     }
 
     /// A first attempt has its hold.
     fn install_first(
         self: &Arc<Self>,
-        core: &Arc<Queues>,
+        queues: &Arc<Queues>,
         mut state: Locked<'_, QueueState>,
         hold: Arc<Hold>,
         granted: &Granted,
     ) -> FirstAttempt {
-        state.took(core, &hold);
+        state.took(queues, &hold);
         if hold.spec().access.is_exclusive() {
             drop(state);
         } else {
-            self.go_on(core, state, Start::Ask);
+            self.go_on(queues, state, Start::Ask);
         }
         hold.installed(granted);
         // A guard from here on: if the caller is gone, its drop releases the name.
@@ -597,20 +602,20 @@ impl Queue {
     /// A first attempt was granted after its caller had gone: the next waiter asks under this ticket, or it is given up.
     pub(crate) fn leave_granted(
         self: &Arc<Self>,
-        core: &Arc<Queues>,
+        queues: &Arc<Queues>,
         mut state: Locked<'_, QueueState>,
         ticket: Ticket,
     ) {
         let old = state.remote().take_over(ticket);
         debug_assert!(old.is_none(), "a queue has one ticket (B5)");
-        self.go_on(core, state, Start::Ask);
+        self.go_on(queues, state, Start::Ask);
     }
 
     /// A first attempt found the name held by another process, or the server out of reach: a driver goes on under the same
     /// ticket, with the newcomer as the first to wait, if it waits.
     fn wait_remote(
         self: &Arc<Self>,
-        core: &Arc<Queues>,
+        queues: &Arc<Queues>,
         mut state: Locked<'_, QueueState>,
         ticket: Ticket,
         spec: Spec,
@@ -632,7 +637,7 @@ impl Queue {
         } else {
             Start::Listen
         };
-        self.go_on(core, state, start);
+        self.go_on(queues, state, start);
         first
     }
 
@@ -646,13 +651,13 @@ impl WaitTicket {
     /// Waits to be answered.
     async fn answer(
         &mut self,
-        core: &Queues,
+        queues: &Queues,
         spec: Spec,
         until: Option<Instant>,
         began: Tick,
     ) -> WaitResult {
         // After lining up: when the background runtime ends, it tells the waiters in the queues.
-        core.check_background()?;
+        queues.check_background()?;
         let mut warn_at = Some(Instant::now() + SELF_WAIT_WARNING);
         let mut attend_at = Some(Instant::now() + HEAR_AFTER);
         loop {
@@ -660,10 +665,10 @@ impl WaitTicket {
             tokio::select! {
                 biased;
                 answer = &mut self.answered => return answer,
-                () = sleep_until(core, alarm) => {}
+                () = sleep_until(queues, alarm) => {}
             }
             if until.is_some_and(|until| Instant::now() >= until) {
-                let out_of_time = self.queue.out_of_time(core, spec, began);
+                let out_of_time = self.queue.out_of_time(queues, spec, began);
                 // What holds the name by now may be this caller's own guard, which came in the same instant.
                 let answer = (&mut self.answered).now_or_never();
                 return answer.unwrap_or(out_of_time);
@@ -673,17 +678,18 @@ impl WaitTicket {
                 attend_at = self.queue.attend(self.number).map(|pause| now + pause);
             }
             if warn_at.is_some_and(|at| now >= at) {
-                self.queue.warn_of_long_wait(core, spec);
+                self.queue.warn_of_long_wait(queues, spec);
                 warn_at = None;
             }
         }
     }
 }
 
-async fn sleep_until(core: &Queues, alarm: Option<Instant>) {
+async fn sleep_until(queues: &Queues, alarm: Option<Instant>) {
     match alarm {
         Some(at) => {
-            core.sleep_here(at.saturating_duration_since(Instant::now()))
+            queues
+                .sleep_here(at.saturating_duration_since(Instant::now()))
                 .await;
         }
         None => std::future::pending().await,
@@ -712,7 +718,7 @@ impl Drop for WaitTicket {
             Err(_) => {
                 // It was served. A driver would check whether others wait; a holder of this process does not.
                 if matches!(state.phase, Phase::Idle | Phase::Held(_)) {
-                    drop(self.queue.stop_listening(&self.queue.core, &mut state));
+                    drop(self.queue.stop_listening(&self.queue.queues, &mut state));
                 }
                 return;
             }

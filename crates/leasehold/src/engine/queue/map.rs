@@ -356,7 +356,7 @@ pub(crate) trait WaiterGroup: fmt::Debug + Send + Sync {
     fn held(&self) -> Option<Arc<Hold>>;
 
     /// Learns to hear wake-ups for this task. `false` if that has to be asked for again.
-    fn listen(self: Arc<Self>, core: &Arc<Queues>, task: u64) -> Reply<bool>;
+    fn listen(self: Arc<Self>, queues: &Arc<Queues>, task: u64) -> Reply<bool>;
 
     /// This task need not hear wake-ups any more.
     fn unlisten(&self, task: u64);

@@ -53,7 +53,7 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) struct Queue {
-    pub(crate) core: Arc<Queues>,
+    pub(crate) queues: Arc<Queues>,
     pub(crate) id: LockId,
     pub(crate) state: Mutex<QueueState>,
     /// Made when it is first wanted, since most names are never contended.
@@ -132,9 +132,9 @@ pub(crate) enum Start {
 }
 
 impl Queue {
-    pub(crate) fn new(core: &Arc<Queues>, id: &LockId) -> Queue {
+    pub(crate) fn new(queues: &Arc<Queues>, id: &LockId) -> Queue {
         Queue {
-            core: Arc::clone(core),
+            queues: Arc::clone(queues),
             id: id.clone(),
             state: Mutex::new(QueueState {
                 phase: Phase::Idle,
@@ -173,12 +173,12 @@ impl Queue {
     /// `None` if the lease is not to be believed any more (B1), or the client shuts down (B6).
     pub(crate) fn begin_hold(
         self: &Arc<Self>,
-        core: &Queues,
+        queues: &Queues,
         state: &QueueState,
         granted: Granted,
         spec: Spec,
     ) -> Option<Arc<Hold>> {
-        let now = core.clock.now();
+        let now = queues.clock.now();
         (now < granted.until && state.life == Life::Open)
             .then(|| Hold::new(Arc::clone(self) as _, granted, spec, now))
     }
@@ -187,7 +187,7 @@ impl Queue {
     /// followed by [`installed`](Hold::installed) without the lock. On each `None` the ticket stays: its driver asks again, or gives it up.
     pub(crate) fn install(
         self: &Arc<Self>,
-        core: &Arc<Queues>,
+        queues: &Arc<Queues>,
         state: &mut Locked<'_, QueueState>,
         granted: Granted,
     ) -> Option<Arc<Hold>> {
@@ -197,7 +197,7 @@ impl Queue {
             if spec.terms() != terms {
                 return None;
             }
-            let hold = self.begin_hold(core, state, granted, spec)?;
+            let hold = self.begin_hold(queues, state, granted, spec)?;
             let waiter = state.pop_waiter()?;
             if state.deliver(waiter, &hold, |began| hold.note_start(began)) {
                 let remote = state.remote();
@@ -205,8 +205,8 @@ impl Queue {
                 remote.granted = false;
                 remote.leaving = None;
                 remote.answered();
-                state.took(core, &hold);
-                drop(self.stop_listening(core, state));
+                state.took(queues, &hold);
+                drop(self.stop_listening(queues, state));
                 return Some(hold);
             }
         }
@@ -216,7 +216,7 @@ impl Queue {
     ///
     /// If the driver waits and the first live waiter can have the lease as it is, the waiter gets it at once, without a hop
     /// through the driver, which only learns that it is not needed any more. If not, the driver asks again.
-    pub(crate) fn granted(self: &Arc<Self>, core: &Arc<Queues>, grant: &Grant) -> bool {
+    pub(crate) fn granted(self: &Arc<Self>, queues: &Arc<Queues>, grant: &Grant) -> bool {
         let mut state = self.lock();
         match &state.phase {
             Phase::Held(hold) if hold.lease == grant.lease => return true, // we asked and know already
@@ -236,12 +236,12 @@ impl Queue {
         };
         let believed = ticket.believe(grant);
         remote.granted = true;
-        let now = core.clock.now();
+        let now = queues.clock.now();
         if waits
             && let Some(granted) = believed
             && let Some(first) = state.first_live_waiter()
             && first.is_fresh(granted.sent, now)
-            && let Some(hold) = self.install(core, &mut state, granted)
+            && let Some(hold) = self.install(queues, &mut state, granted)
         {
             if hold.spec().access.is_exclusive() {
                 state.driver = state.driver.wrapping_add(1);
@@ -254,13 +254,13 @@ impl Queue {
     }
 
     /// The holder has lost the name or left it to expire: the next may ask for it.
-    pub(crate) fn holder_left(self: &Arc<Self>, core: &Arc<Queues>, hold: &Arc<Hold>) {
+    pub(crate) fn holder_left(self: &Arc<Self>, queues: &Arc<Queues>, hold: &Arc<Hold>) {
         let mut state = self.lock();
         if matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold)) {
-            self.go_on(core, state, Start::Ask);
+            self.go_on(queues, state, Start::Ask);
         } else if state.shared.remove(hold) {
             if matches!(state.phase, Phase::Idle) {
-                self.close(core, &mut state);
+                self.close(queues, &mut state);
             } else {
                 self.driver_wake().notify_one();
             }
@@ -271,21 +271,21 @@ impl Queue {
     /// up what the server may have for this process, and the next caller waits for that.
     pub(crate) fn go_on(
         self: &Arc<Self>,
-        core: &Arc<Queues>,
+        queues: &Arc<Queues>,
         mut state: Locked<'_, QueueState>,
         start: Start,
     ) {
         // Before it leaves the map with the last of its queues.
-        let fair_queue = core.fair_queue(&self.id);
+        let fair_queue = queues.fair_queue(&self.id);
         let owes = state.remote.as_ref().is_some_and(|r| r.may_have());
         if state.first_live_waiter().is_none() && !owes {
-            self.close(core, &mut state);
+            self.close(queues, &mut state);
             drop(state);
         } else {
             // A driver without waiters asks nothing: it takes the ticket, gives it up, and comes back here to close the queue.
             state.phase = Phase::InFlight(None);
             drop(state);
-            (core.drive)(core, self, start);
+            (queues.drive)(queues, self, start);
         }
         if let Some(fair_queue) = fair_queue {
             fair_queue.changed();
@@ -293,19 +293,19 @@ impl Queue {
     }
 
     /// No caller of this process wants the name or gives it back. If none holds it either, the queue ends.
-    pub(crate) fn close(self: &Arc<Self>, core: &Arc<Queues>, state: &mut QueueState) {
+    pub(crate) fn close(self: &Arc<Self>, queues: &Arc<Queues>, state: &mut QueueState) {
         // First, since the subscription is the next queue's once this one has left the map.
-        drop(self.stop_listening(core, state));
+        drop(self.stop_listening(queues, state));
         state.phase = match state.shared.latest_release() {
             Some(lease) => Phase::Releasing(lease),
             None => Phase::Idle,
         };
         if state.shared.is_empty() {
             state.life = Life::Removed;
-            core.remove(self);
+            queues.remove(self);
         }
         if let Some(pending_release) = state.remote.take().and_then(|mut remote| remote.give_up()) {
-            abandon(core, &self.id, pending_release);
+            abandon(queues, &self.id, pending_release);
         }
     }
 
@@ -316,12 +316,12 @@ impl Queue {
             && let Some(remote) = &mut state.remote
             && remote.may_have()
         {
-            let unsettled = &self.core.unsettled;
+            let unsettled = &self.queues.unsettled;
             let leaving = &mut remote.leaving;
             leaving.get_or_insert_with(|| unsettled.begin(&self.id.name));
         }
         match &state.phase {
-            Phase::Held(_) => drop(self.stop_listening(&self.core, state)),
+            Phase::Held(_) => drop(self.stop_listening(&self.queues, state)),
             // The driver sleeps, and has no waiter left to ask for, or one that wants something else.
             Phase::WaitingRemote if next.is_none() || first && state.asked() != next => {
                 self.driver_wake().notify_one();
@@ -333,14 +333,14 @@ impl Queue {
 
     /// The answer to a waiter whose time is up, and that has waited since `began`: `None` only if the last that is known since
     /// then is that another has the lock.
-    pub(crate) fn out_of_time(&self, core: &Queues, spec: Spec, began: Tick) -> WaitResult {
+    pub(crate) fn out_of_time(&self, queues: &Queues, spec: Spec, began: Tick) -> WaitResult {
         let state = self.lock();
         let remote = state.remote.as_ref();
         let is_unsettled = remote.is_some_and(|remote| remote.is_unsettled());
         let is_held = match &state.phase {
             Phase::Held(_) => true,
             // The server said so, and would tell.
-            Phase::WaitingRemote => core.backend.trouble_of(&self.id).is_none() && !is_unsettled,
+            Phase::WaitingRemote => queues.backend.trouble_of(&self.id).is_none() && !is_unsettled,
             _ => remote.is_some_and(|remote| remote.is_held_since(began)),
         };
         if is_held {
@@ -350,7 +350,7 @@ impl Queue {
             if is_unsettled {
                 return Err(self.error(still_ours(), spec));
             }
-            return Err(no_answer(core, &self.id, spec));
+            return Err(no_answer(queues, &self.id, spec));
         };
         let ticket = remote.and_then(|remote| remote.ticket.as_ref());
         let verdict = match (ticket, trouble.failure) {
@@ -362,14 +362,14 @@ impl Queue {
     }
 
     /// Warns of a wait that may have no end, once for each wait.
-    pub(crate) fn warn_of_long_wait(&self, core: &Queues, spec: Spec) {
+    pub(crate) fn warn_of_long_wait(&self, queues: &Queues, spec: Spec) {
         self.warn_of_too_many_permits(spec);
-        self.warn_of_self_wait(core, spec);
+        self.warn_of_self_wait(queues, spec);
     }
 
-    fn warn_of_self_wait(&self, core: &Queues, spec: Spec) {
+    fn warn_of_self_wait(&self, queues: &Queues, spec: Spec) {
         let holder = if spec.waits.is_in_turn() {
-            let fair_queue = core.fair_queue(&self.id);
+            let fair_queue = queues.fair_queue(&self.id);
             fair_queue.and_then(|fair_queue| fair_queue.held())
         } else {
             match &self.lock().phase {

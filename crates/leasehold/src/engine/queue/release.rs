@@ -37,13 +37,13 @@ pub(crate) enum ReleaseStep {
 
 /// A guard goes: the last one passes the lease on in memory, or to the server.
 pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) -> ReleaseStep {
-    let core = &queue.core;
+    let queues = &queue.queues;
     // Only the last guard decides: those before it leave without a word to the server.
     if let Some(step) = others_stay(queue, &hold, guard) {
         return step;
     }
     // Before the check, so that a hold found valid below was valid then, and no loss needs to be told.
-    let now = core.clock.now();
+    let now = queues.clock.now();
     if let Err(end) = hold.standing() {
         // The server may still hold it for a moment, or for longer if a renewal got through and its answer did not (B5).
         hold.settle();
@@ -61,7 +61,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     } else {
         state.handoffs + 1
     };
-    let known = core
+    let known = queues
         .redisson_fairness
         .holds_to_tell(&queue.id, in_a_row, now);
     let may_pass = spec.handoff.is_on()
@@ -76,7 +76,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         // Q5: observers are called once the queue is unlocked.
         queue.waiter_left(&mut state, true);
         drop(state);
-        core.events.tell();
+        queues.events.tell();
         return ReleaseStep::Done(Ok(Released::Freed));
     }
     // To the server. From here on the lease id is not relied on any more (Q4), and nothing takes that back (B1).
@@ -93,13 +93,13 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     }
     // B5: from here on this release alone gives the lease id up, until the server has confirmed it.
     hold.settled_by_release();
-    core.watchdog.forget(&hold);
+    queues.watchdog.forget(&hold);
     let is_permits = matches!(spec.access, Access::Permits(_));
     let next = if spec.access.is_exclusive() {
         // Newcomers wait for the answer: asked beside the release, the server would call the name held (Q1).
         state.phase = Phase::Releasing(hold.lease);
         state.since = now;
-        next(core, &mut state, &spec)
+        next(queues, &mut state, &spec)
     } else {
         state.share_ends(&hold, now);
         None // waiters of this queue have a driver
@@ -107,12 +107,12 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     let goes_on = next.is_some() || is_permits && !state.waiters.is_empty();
     drop(state);
     let holds = known.or(goes_on.then_some(in_a_row));
-    let settling = || core.unsettled.begin(&queue.id.name);
+    let settling = || queues.unsettled.begin(&queue.id.name);
     // Bug 290: to the other tasks of this process the name is being given back, not held.
     let settling = queue.id.is_of_task().then(settling);
     ReleaseStep::ToServer(Releasing {
         queue: Arc::clone(queue),
-        holds: holds.map(|holds| core.redisson_fairness.in_a_row(&queue.id, holds, now)),
+        holds: holds.map(|holds| queues.redisson_fairness.in_a_row(&queue.id, holds, now)),
         hold,
         next,
         until,
@@ -139,7 +139,7 @@ fn others_stay(queue: &Arc<Queue>, hold: &Arc<Hold>, guard: Gone) -> Option<Rele
     match left {
         Left::Nothing => None,
         Left::Holds { holds, count } => {
-            write_count_in_background(&queue.core, hold, count);
+            write_count_in_background(&queue.queues, hold, count);
             Some(ReleaseStep::Done(Ok(Released::StillHeld { holds })))
         }
         Left::Readers { holds } => {
@@ -179,14 +179,14 @@ pub(crate) struct ReleaseAnswer {
 impl Releasing {
     /// For a caller that waits for the answer.
     pub(crate) fn finish(self) -> Finish<Result<Released, Error>> {
-        let core = Arc::clone(&self.queue.core);
-        core.finish(self.run())
+        let queues = Arc::clone(&self.queue.queues);
+        queues.finish(self.run())
     }
 
     /// For a guard that was dropped.
     pub(crate) fn in_background(self) {
-        let core = Arc::clone(&self.queue.core);
-        core.spawn(async move {
+        let queues = Arc::clone(&self.queue.queues);
+        queues.spawn(async move {
             let _ = self.run().await;
         });
     }
@@ -194,7 +194,7 @@ impl Releasing {
     /// Tells the server. A caller that waits has an answer within the operation timeout; a release that is not confirmed by
     /// then goes on in the background.
     async fn run(mut self) -> Result<Released, Error> {
-        let core = Arc::clone(&self.queue.core);
+        let queues = Arc::clone(&self.queue.queues);
         let mut backoff = Backoff::of_request();
         // Under the same lease id each time: a release that was carried out already does no harm (B4).
         loop {
@@ -206,31 +206,33 @@ impl Releasing {
                 }
                 Err(failure) => failure,
             };
-            if core.clock.now().since(self.began) >= core.config.operation_timeout {
+            if queues.clock.now().since(self.began) >= queues.config.operation_timeout {
                 // Callers that do not wait get the server's trouble, not the name of a holder that is gone (bug 22).
                 self.answer_try_once(failure);
                 self.tell_end(|held| EventKind::Unconfirmed { held });
                 let unconfirmed = self.unconfirmed();
-                core.spawn(self.run_on(backoff));
+                queues.spawn(self.run_on(backoff));
                 return Ok(unconfirmed);
             }
-            core.sleep(backoff.next()).await;
+            queues.sleep(backoff.next()).await;
         }
     }
 
     /// Goes on telling the server, until the lease has ended there anyway.
     async fn run_on(mut self, mut backoff: Backoff) {
-        let core = Arc::clone(&self.queue.core);
+        let queues = Arc::clone(&self.queue.queues);
         // The longest that it ever had: after `extend` the name is held for that long (bug 44).
         let over = lease::free_within(self.hold.longest());
         loop {
-            core.sleep(backoff.next()).await;
+            queues.sleep(backoff.next()).await;
             match self.send().await {
                 Ok(answered) => {
                     let _ = self.answered(&answered);
                     return;
                 }
-                Err(failure) if failure.is_final() || core.clock.now().since(self.began) > over => {
+                Err(failure)
+                    if failure.is_final() || queues.clock.now().since(self.began) > over =>
+                {
                     return self.give_up(&failure);
                 }
                 Err(failure) => self.answer_try_once(failure),
@@ -258,7 +260,7 @@ impl Releasing {
     fn tell_end(&mut self, kind: impl FnOnce(Duration) -> EventKind) {
         if !self.is_reported {
             self.is_reported = true;
-            let (events, id) = (&self.queue.core.events, &self.queue.id);
+            let (events, id) = (&self.queue.queues.events, &self.queue.id);
             events.note(id, self.hold.lease, [kind(self.held)]);
             events.tell();
         }
@@ -266,14 +268,14 @@ impl Releasing {
 
     /// Sends it once.
     async fn send(&mut self) -> Result<ReleaseAnswer, Failure> {
-        let sent = self.queue.core.clock.now();
+        let sent = self.queue.queues.clock.now();
         // Permits without a lease: the server remembers for a while only that a copy was carried out (bugs 98, 203).
         if let Some(first) = self.silent {
-            check_known(&self.queue.core, &self.queue.id, first)?;
+            check_known(&self.queue.queues, &self.queue.id, first)?;
         }
         let step = self.step(sent);
         let queued = step.next.is_some_and(|next| next.entry.is_some());
-        let answer = self.queue.core.backend.release(step).await;
+        let answer = self.queue.queues.backend.release(step).await;
         let answer = answer.inspect_err(|failure| self.failed(failure, sent))?;
         Ok(ReleaseAnswer {
             answer,
@@ -284,7 +286,7 @@ impl Releasing {
 
     /// The request that is sent at `sent`. Each send is an ask of its own for the next ticket (B3).
     fn step(&self, sent: Tick) -> Release {
-        let (core, queue) = (&self.queue.core, &self.queue);
+        let (queues, queue) = (&self.queue.queues, &self.queue);
         let (next, listening) = {
             let mut state = queue.lock();
             let listening = state.is_listening();
@@ -299,7 +301,7 @@ impl Releasing {
                     lease,
                     lease_ms: terms.lease_ms,
                     stays,
-                    entry: listening.then(|| ticket.entry(core, ask)),
+                    entry: listening.then(|| ticket.entry(queues, ask)),
                 })
             });
             (next, listening)
@@ -310,7 +312,7 @@ impl Releasing {
         Release {
             next,
             held: true,
-            tombstone_ms: copies.then(|| core.tombstone_ms()),
+            tombstone_ms: copies.then(|| queues.tombstone_ms()),
             listening,
             holds: self.holds,
             ..Release::giving_back(&queue.id, pending_release.access, pending_release.lease)
@@ -323,11 +325,11 @@ impl Releasing {
             // The first one counts: from then on "not ours" may be the work of that copy.
             self.silent.get_or_insert(sent);
         }
-        let (core, queue) = (&self.queue.core, &self.queue);
+        let (queues, queue) = (&self.queue.queues, &self.queue);
         let mut state = queue.lock();
         let remote = state.remote();
         // For waiters whose time is up meanwhile.
-        remote.failed(failure, core.clock.now());
+        remote.failed(failure, queues.clock.now());
         if let Some(next) = self.next
             && let Some(ticket) = remote.ticket(next.lease)
         {
@@ -340,13 +342,13 @@ impl Releasing {
         // "Not ours" can mean that an earlier copy of the release was carried out, or that the lease expired on the way: either
         // way the holder had it until it let go. If neither can be, the name was taken from it. (A copy of an acquisition takes
         // nothing away.)
-        let core = &self.queue.core;
-        let may_be_repeated = self.silent.is_some() || core.config.may_duplicate;
+        let queues = &self.queue.queues;
+        let may_be_repeated = self.silent.is_some() || queues.config.may_duplicate;
         let is_lost = answered.answer == ReleaseReply::NotOurs
             && !may_be_repeated
             // Its caller was told that it was not confirmed, and has gone on.
             && !self.is_reported
-            && core.clock.now() < self.until;
+            && queues.clock.now() < self.until;
         let reason = self.hold.not_ours();
         self.tell_end(|held| {
             if is_lost {
@@ -374,7 +376,7 @@ impl Releasing {
     /// The server refuses it for good, or has not answered until the lease had ended there.
     fn give_up(&mut self, failure: &Failure) {
         self.tell_end(|held| EventKind::Unconfirmed { held });
-        let (core, queue) = (&self.queue.core, &self.queue);
+        let (queues, queue) = (&self.queue.queues, &self.queue);
         let said = if queue.id.kind.never_ends() {
             "the server may not have given the permits back; if so, they are lost until a user adds as many"
         } else {
@@ -384,9 +386,9 @@ impl Releasing {
         if !failure.is_final() {
             // A renewal that was held back may have prolonged it meanwhile (B5).
             // Not after a refusal for good: each repetition would get the same.
-            pending_release::abandon(core, &queue.id, PendingRelease::of(&self.hold));
+            pending_release::abandon(queues, &queue.id, PendingRelease::of(&self.hold));
         }
-        queue.after_release(core, queue.lock(), self.hold.lease, Start::Ask);
+        queue.after_release(queues, queue.lock(), self.hold.lease, Start::Ask);
     }
 }
 
@@ -408,16 +410,16 @@ impl Queue {
         answered: &ReleaseAnswer,
         silent: bool,
     ) {
-        let core = &self.core;
+        let queues = &self.queues;
         let ReleaseAnswer {
             answer,
             sent,
             queued,
         } = *answered;
         // Before the lock: it sends a request.
-        self.check_for_classic(core);
+        self.check_for_classic(queues);
         let is_permits = matches!(hold.spec().access, Access::Permits(_));
-        let now = core.clock.now();
+        let now = queues.clock.now();
         let mut state = self.lock();
         self.note_who_waits(&mut state, answered, holds, is_permits, now);
         if let Some(next) = next
@@ -427,14 +429,14 @@ impl Queue {
                 ReleaseReply::Kept { remaining, tokens } => {
                     // B1: the time left is that of the reply to this very send.
                     let granted = ticket.granted(sent, remaining, tokens);
-                    if let Some(kept) = self.install(core, &mut state, granted) {
+                    if let Some(kept) = self.install(queues, &mut state, granted) {
                         if kept.spec().access.is_exclusive() {
                             drop(state);
                         } else {
-                            self.go_on(core, state, Start::Ask);
+                            self.go_on(queues, state, Start::Ask);
                         }
                         kept.watch(sent);
-                        core.events.tell();
+                        queues.events.tell();
                         return;
                     }
                 }
@@ -458,13 +460,14 @@ impl Queue {
             ReleaseReply::Freed { turns, .. }
                 if !state.waiters.is_empty() && !hold.spec().waits.listens() =>
             {
-                core.redisson_fairness
+                queues
+                    .redisson_fairness
                     .leave_turns(&self.id, turns.max(1), now, None);
                 Start::Ask
             }
             _ => Start::Ask,
         };
-        self.after_release(core, state, hold.lease, start);
+        self.after_release(queues, state, hold.lease, start);
     }
 
     /// What the answer to a release says of other processes, and of Redisson's waiters.
@@ -476,7 +479,7 @@ impl Queue {
         is_permits: bool,
         now: Tick,
     ) {
-        let core = &self.core;
+        let queues = &self.queues;
         let ReleaseAnswer { answer, sent, .. } = *answered;
         let began = state.since;
         if let ReleaseReply::Freed { others, turns } = answer
@@ -489,12 +492,15 @@ impl Queue {
             let turns = turns.max(u32::from(asked));
             if turns > 0 {
                 let unseen = others == 0 && holds.is_some_and(|it| it.beside_unseen);
-                core.redisson_fairness.note_unseen(&self.id, unseen);
-                core.redisson_fairness
+                queues.redisson_fairness.note_unseen(&self.id, unseen);
+                queues
+                    .redisson_fairness
                     .leave_turns(&self.id, turns, now, Some(sent));
             }
             if is_permits && others > 0 {
-                core.redisson_fairness.lets_ours_first(&self.id, now, sent);
+                queues
+                    .redisson_fairness
+                    .lets_ours_first(&self.id, now, sent);
             }
         }
         if let Some(remote) = &mut state.remote {
@@ -505,7 +511,7 @@ impl Queue {
                     remote.turns.shared = true;
                 }
                 ReleaseReply::Kept { .. } => {
-                    remote.turns.shared = core
+                    remote.turns.shared = queues
                         .redisson_fairness
                         .holds_to_tell(&self.id, 1, now)
                         .is_some();
@@ -528,7 +534,7 @@ impl Queue {
     /// The queue goes on after this release, unless another actor has it meanwhile: then the hold was shared.
     pub(crate) fn after_release(
         self: &Arc<Self>,
-        core: &Arc<Queues>,
+        queues: &Arc<Queues>,
         mut state: Locked<'_, QueueState>,
         lease: LeaseId,
         start: Start,
@@ -539,7 +545,7 @@ impl Queue {
             (other, _) => other,
         };
         if matches!(&state.phase, Phase::Releasing(present) if *present == lease) {
-            self.go_on(core, state, start);
+            self.go_on(queues, state, start);
         }
     }
 }
@@ -555,7 +561,7 @@ pub(crate) struct NextTicket {
 /// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
 /// is (B3).
 pub(crate) fn next(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     state: &mut Locked<'_, QueueState>,
     spec: &Spec,
 ) -> Option<NextTicket> {
@@ -573,7 +579,7 @@ pub(crate) fn next(
         return None;
     }
     // A holder's queue has no ticket (B5), so there is none with other terms.
-    let ticket = remote.ticket_for(core, waiter.terms())?;
+    let ticket = remote.ticket_for(queues, waiter.terms())?;
     Some(NextTicket {
         lease: ticket.lease(),
         stays: spec.serves(&waiter) && spec.handoff.is_on(),
@@ -595,8 +601,8 @@ pub(crate) struct Downgrading {
 /// Only guards that read are left of `hold`: from here on it is shared in this process. `None` if it is over, or if a guard that may
 /// write has come meanwhile.
 pub(crate) fn begin_downgrade(queue: &Arc<Queue>, hold: &Arc<Hold>) -> Option<Downgrading> {
-    let core = &queue.core;
-    let now = core.clock.now();
+    let queues = &queue.queues;
+    let now = queues.clock.now();
     let mut state = queue.lock();
     let wrote = matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold));
     // Another guard that may write has come, or the last one has gone, since this one was counted.
@@ -608,7 +614,7 @@ pub(crate) fn begin_downgrade(queue: &Arc<Queue>, hold: &Arc<Hold>) -> Option<Do
     if is_fresh(hold, &hold.spec(), now) {
         state.admit_readers(hold);
     }
-    queue.go_on(core, state, Start::Ask);
+    queue.go_on(queues, state, Start::Ask);
     Some(Downgrading {
         queue: Arc::clone(queue),
         hold: Arc::clone(hold),
@@ -619,8 +625,8 @@ pub(crate) fn begin_downgrade(queue: &Arc<Queue>, hold: &Arc<Hold>) -> Option<Do
 impl Downgrading {
     /// For a caller that waits for the answer.
     pub(crate) fn finish(self) -> Finish<Result<Released, Error>> {
-        let core = Arc::clone(&self.queue.core);
-        core.finish(async move {
+        let queues = Arc::clone(&self.queue.queues);
+        queues.finish(async move {
             let hold = Arc::clone(&self.hold);
             self.run().await;
             let holds = hold.counted();
@@ -630,34 +636,34 @@ impl Downgrading {
 
     /// For a guard that was dropped.
     pub(crate) fn in_background(self) {
-        let core = Arc::clone(&self.queue.core);
-        core.spawn(self.run_on());
+        let queues = Arc::clone(&self.queue.queues);
+        queues.spawn(self.run_on());
     }
 
     /// Tells the server, for the operation timeout here, and after that in the background.
     async fn run(self) {
-        let core = Arc::clone(&self.queue.core);
+        let queues = Arc::clone(&self.queue.queues);
         // Until the server knows, readers of other processes are kept out. No two hold by that.
         let mut backoff = Backoff::of_request();
-        while !self.send(&core).await {
-            if core.clock.now().since(self.began) >= core.config.operation_timeout {
+        while !self.send(&queues).await {
+            if queues.clock.now().since(self.began) >= queues.config.operation_timeout {
                 return self.in_background();
             }
-            core.sleep(backoff.next()).await;
+            queues.sleep(backoff.next()).await;
         }
     }
 
     /// Goes on telling the server, for as long as the hold lasts.
     async fn run_on(self) {
-        let core = Arc::clone(&self.queue.core);
+        let queues = Arc::clone(&self.queue.queues);
         let mut backoff = Backoff::of_request();
-        while !self.send(&core).await {
-            core.sleep(backoff.next()).await;
+        while !self.send(&queues).await {
+            queues.sleep(backoff.next()).await;
         }
     }
 
     /// Sends it once. Whether nothing is left to do.
-    async fn send(&self, core: &Arc<Queues>) -> bool {
+    async fn send(&self, queues: &Arc<Queues>) -> bool {
         let hold = &self.hold;
         if hold.is_over() {
             return true; // its release takes it from the server in whichever form
@@ -667,7 +673,7 @@ impl Downgrading {
             lease: hold.lease,
             holds: hold.counted(),
         };
-        match core.backend.downgrade(step).await {
+        match queues.backend.downgrade(step).await {
             Ok(true) => true,
             // The lease id reads in this process already, so no guard of it can have written since (bug 199).
             Ok(false) => {
@@ -688,16 +694,20 @@ impl Downgrading {
 // How often a hold was entered, as the server is told.
 
 /// Only for readers of the server's keys: the count there decides nothing.
-pub(crate) fn write_count_in_background(core: &Arc<Queues>, hold: &Arc<Hold>, count: Option<u32>) {
+pub(crate) fn write_count_in_background(
+    queues: &Arc<Queues>,
+    hold: &Arc<Hold>,
+    count: Option<u32>,
+) {
     if count.is_some() && !hold.is_over() {
-        let (client, counted) = (Arc::clone(core), Arc::clone(hold));
-        core.spawn(async move {
+        let (client, counted) = (Arc::clone(queues), Arc::clone(hold));
+        queues.spawn(async move {
             let _ = write_count(&client, &counted).await;
         });
     }
 }
 
-pub(crate) async fn write_count(core: &Queues, hold: &Arc<Hold>) -> Result<Counted, Failure> {
+pub(crate) async fn write_count(queues: &Queues, hold: &Arc<Hold>) -> Result<Counted, Failure> {
     let count = Count {
         id: hold.id().clone(),
         access: hold.spec().access,
@@ -705,7 +715,7 @@ pub(crate) async fn write_count(core: &Queues, hold: &Arc<Hold>) -> Result<Count
         // All of it each time, not a difference: requests may overtake each other (bugs 31, 205).
         holds: hold.counted(),
         reads: hold.readers(),
-        listening: core.is_listening(hold.id()),
+        listening: queues.is_listening(hold.id()),
     };
-    core.backend.count(count).await
+    queues.backend.count(count).await
 }

@@ -139,20 +139,20 @@ impl Locked<'_, QueueState> {
     }
 
     /// The server gave the name to `hold`; the count of hand-offs starts anew.
-    pub(crate) fn took(&mut self, core: &Queues, hold: &Arc<Hold>) {
+    pub(crate) fn took(&mut self, queues: &Queues, hold: &Arc<Hold>) {
         // The budget counts from a grant of the server: only that has asked the other processes.
         self.handoffs = 0;
         self.unset = false;
-        self.since = core.clock.now();
+        self.since = queues.clock.now();
         let now = self.since;
         let round = self.numbers.end;
-        core.redisson_fairness.took(hold.id(), now);
+        queues.redisson_fairness.took(hold.id(), now);
         if let Some(remote) = &mut self.remote {
             // To all other waiters of this process the name is taken from here on.
             remote.note_held_by_another(now);
             remote.turns.round = round;
         }
-        if let Some(fair_queue) = core.fair_queue(hold.id()) {
+        if let Some(fair_queue) = queues.fair_queue(hold.id()) {
             fair_queue.now_held_by(hold);
         }
         if hold.spec().access.is_exclusive() {
@@ -479,11 +479,11 @@ impl Locked<'_, QueueState> {
 /// The budget for letting readers in unasked is used up: asks the server whether a writer waits. If none does, this one and
 /// those behind it share the hold that this process has. `None`: ask for another hold.
 pub(crate) async fn ask_to_join(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     queue: &Arc<Queue>,
     spec: &Spec,
 ) -> Option<Held> {
-    let asked = core.clock.now();
+    let asked = queues.clock.now();
     let hold = {
         let state = queue.lock();
         state.hold_to_share(spec, asked).cloned()
@@ -491,7 +491,7 @@ pub(crate) async fn ask_to_join(
     // An entry from here on, so that the hold is not released meanwhile.
     let entry = hold.as_ref().and_then(Held::join)?;
     let hold = Arc::clone(entry.hold());
-    match write_count(core, &hold).await {
+    match write_count(queues, &hold).await {
         Ok(Counted::Written) if hold.standing().is_ok() => {}
         Ok(Counted::NotOurs) => {
             hold.lose(hold.not_ours());
@@ -508,7 +508,7 @@ pub(crate) async fn ask_to_join(
     state.handoffs = 0;
     state.since = asked;
     state.admit_readers(&hold);
-    queue.go_on(core, state, Start::Ask);
+    queue.go_on(queues, state, Start::Ask);
     Some(entry)
 }
 
@@ -549,12 +549,12 @@ impl QueueState {
 
 impl Queue {
     /// Notes whether the server says so, and warns of it once.
-    pub(crate) fn note_unset(&self, core: &Queues, state: &mut QueueState, answer: &Acquired) {
+    pub(crate) fn note_unset(&self, queues: &Queues, state: &mut QueueState, answer: &Acquired) {
         let before = std::mem::replace(&mut state.unset, *answer == Acquired::Unset);
         if state.unset && !before {
             let name = self.id.name.clone();
             // Not under the queue's lock, as other warnings.
-            core.spawn(async move {
+            queues.spawn(async move {
                 user_callback::catch_panic(|| {
                     tracing::warn!(target: "leasehold", %name, "waiting for a permit: {NoPermits}");
                 });
@@ -597,11 +597,11 @@ impl Queue {
 
 impl HoldSink for Queue {
     fn env(&self) -> &Arc<Env> {
-        &self.core
+        &self.queues
     }
 
     fn watchdog(&self) -> &Arc<Watchdog> {
-        &self.core.watchdog
+        &self.queues.watchdog
     }
 
     fn id(&self) -> &LockId {
@@ -609,15 +609,15 @@ impl HoldSink for Queue {
     }
 
     fn over(self: Arc<Self>, hold: &Arc<Hold>) {
-        self.holder_left(&self.core, hold);
+        self.holder_left(&self.queues, hold);
     }
 
     fn abandon(&self, hold: &Hold) {
-        pending_release::abandon(&self.core, &self.id, PendingRelease::of(hold));
+        pending_release::abandon(&self.queues, &self.id, PendingRelease::of(hold));
     }
 
     fn note_detached(&self, lease: LeaseId, within: Duration) {
-        self.core.note_detached(lease, within);
+        self.queues.note_detached(lease, within);
     }
 
     fn give_back(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) -> GivenBack {
@@ -639,7 +639,7 @@ impl HoldSink for Queue {
     fn detach(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) {
         match hold.leave(guard) {
             Left::Nothing => hold.detach(),
-            Left::Holds { count, .. } => write_count_in_background(&self.core, &hold, count),
+            Left::Holds { count, .. } => write_count_in_background(&self.queues, &hold, count),
             Left::Readers { .. } => {
                 if let Some(downgrade) = begin_downgrade(&self, &hold) {
                     downgrade.in_background();
