@@ -62,7 +62,7 @@ impl Sink for CoordinatorListener {
                     .wake(id, WakeUp::Granted(Grant { ask: 0, ..grant }));
             }
             _ if listeners.listened_at.lock().get(id) == Some(at) => {
-                listeners.sink.wake(id, wake_up)
+                listeners.sink.wake(id, wake_up);
             }
             _ => {}
         }

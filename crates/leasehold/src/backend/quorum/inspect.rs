@@ -28,7 +28,7 @@ pub(super) async fn inspect(state: QuorumState, id: LockId) -> Result<Inspection
             ServerReply::Answer(found) => said[at] = Some(found),
             ServerReply::Failed(failure) => why[at] = Some(failure.cause().to_string()),
             ServerReply::Silent(cause) | ServerReply::Waits(cause) => {
-                why[at] = Some(cause.to_string())
+                why[at] = Some(cause.to_string());
             }
         }
     }
