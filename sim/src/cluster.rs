@@ -16,6 +16,18 @@ use crate::{
 impl World {
     pub fn plan_moves(&mut self) {
         let config = self.config.clone();
+        for _ in 0..config.faults.failovers {
+            let chance = self.shared.lock().dice.chance(Point::Plan, 8, 1.0);
+            let Some(mut r) = chance else { continue };
+            let time = r.u64(0..config.chaos);
+            let node = r.u8(0..config.nodes);
+            let stands_still = if r.bool() {
+                config.span(&mut r)
+            } else {
+                r.u64(0..50 * MS)
+            };
+            self.at(time, Event::Replaced(node, stands_still));
+        }
         for number in 0..config.faults.moves {
             let chance = self.shared.lock().dice.chance(Point::Plan, 7, 1.0);
             let Some(mut r) = chance else { continue };

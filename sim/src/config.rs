@@ -87,6 +87,8 @@ pub struct Faults {
     pub gone: u32,
     /// Slots of a cluster that move, and nodes that are replaced while they stand still.
     pub moves: u32,
+    /// Nodes that are replaced, and nothing else.
+    pub failovers: u32,
 }
 
 impl Faults {
@@ -169,6 +171,8 @@ pub struct Config {
     pub nodes: u8,
     /// A node of it that takes the place of another may lack what that one had last.
     pub lags: bool,
+    /// Each client has a name of its own.
+    pub own_names: bool,
     /// No lease on a quorum is longer.
     pub longest: u64,
 }
@@ -215,6 +219,7 @@ impl Config {
             servers: QUORUM.load(Ordering::Relaxed),
             nodes: NODES.load(Ordering::Relaxed),
             lags: false,
+            own_names: false,
             longest: 0,
         };
         config.faults = faults(r);
@@ -336,6 +341,23 @@ impl Config {
             faults.pauses = r.u32(1..=3);
         }
         self.lags = r.bool();
+        if self.lags && r.bool() {
+            self.fail_over(&mut r);
+        }
+    }
+
+    /// One failover after another, between the turns of clients that take their own names again and again.
+    fn fail_over(&mut self, r: &mut Rng) {
+        (self.own_names, self.tasks, self.names) = (true, 1, 3);
+        self.clients = r.u8(1..=3);
+        self.ops = 30;
+        self.lease = pick(r, &[300, 1_000, 3_000, 10_000]) * MS;
+        self.chaos = self.lease * 4;
+        self.hold = 0.05;
+        self.mix.try_lock = 30;
+        (self.mix.detach, self.mix.until_lost, self.mix.force) = (0, 0, 0);
+        self.faults.moves = 0;
+        self.faults.failovers = r.u32(2..=12);
     }
 
     /// For how long a server that has restarted has no vote, at most.

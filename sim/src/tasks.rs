@@ -67,7 +67,8 @@ impl Task {
         for _ in 0..self.config.ops {
             let op = self.world.lock().dice.chance(Point::Op, self.who(), 1.0);
             let Some(mut rng) = op else { continue };
-            let think = fraction(self.config.lease, rng.f64() * 0.5) + rng.u64(0..2 * MS);
+            let most = if self.config.own_names { 0.1 } else { 0.5 };
+            let think = fraction(self.config.lease, rng.f64() * most) + rng.u64(0..2 * MS);
             self.doing(|| "thinks".to_owned());
             self.rest(think).await;
             if self.world.lock().healed {
@@ -95,7 +96,10 @@ impl Task {
 
     async fn operation(&self, r: &mut Rng) {
         let mix = &self.config.mix;
-        let name = r.u8(0..self.config.names);
+        let mut name = r.u8(0..self.config.names);
+        if self.config.own_names {
+            name = self.me % self.config.names;
+        }
         if self.config.kind == LockKind::Latch {
             return self.latch(r, name).await;
         }

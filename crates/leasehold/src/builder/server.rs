@@ -140,6 +140,7 @@ impl ClientBuilder {
             }
             Err(place) => {
                 let redis = Redis::new(place, client, label, config, sink, &background);
+                let redis = redis.repeating(&background);
                 Backing::Server(Box::new(redis), background)
             }
         })

@@ -31,7 +31,7 @@ use super::{
     discovery::{Discovery, Found, Tally},
     failure::in_words,
     handshake::{Outlook, ServerId},
-    link::Connection,
+    link::{Connection, WeakConnection},
     restart::{Generation, RestartLog},
     rights::Rights,
     silence::Silenced,
@@ -78,6 +78,8 @@ pub(super) struct ManagedConnection {
     runtime: Handle,
     dialler: Arc<Dialler>,
     state: RwLock<ConnectionState>,
+    /// Connections that were replaced while requests were under way, and where they lead.
+    replaced: Mutex<Vec<(WeakConnection, Generation)>>,
     changed: Notify,
     wanted: Arc<Wanted>,
     /// How many connections it has had.
@@ -558,6 +560,7 @@ impl ManagedConnection {
             runtime,
             dialler: Arc::clone(dialler),
             state: RwLock::new(ConnectionState::Idle),
+            replaced: Mutex::default(),
             changed: Notify::new(),
             wanted: Arc::default(),
             made: AtomicU64::new(0),
@@ -643,7 +646,17 @@ impl ManagedConnection {
     /// After a switch that sentinels have named, all that is under way is repeated elsewhere. Without one, another connection may have seen
     /// a restart that this one has not. Reconnect, at most once per second, to learn which server it leads to.
     fn leave_behind(self: &Arc<Self>, now: Generation) {
-        let (number, is_demoted, rest) = match &*self.state.read() {
+        self.leave_present_behind(now);
+        // Later than the state was read: a connection that was replaced before that is on this list.
+        let is_demoted = |(_, generation): &mut (_, Generation)| generation.switches < now.switches;
+        let demoted: Vec<_> = self.replaced.lock().extract_if(.., is_demoted).collect();
+        for (connection, _) in demoted {
+            connection.void();
+        }
+    }
+
+    fn leave_present_behind(self: &Arc<Self>, now: Generation) {
+        let (demoted, number, rest) = match &*self.state.read() {
             ConnectionState::Up {
                 connection,
                 number,
@@ -651,17 +664,20 @@ impl ManagedConnection {
                 since,
             } => {
                 let is_demoted = generation.switches < now.switches;
-                let rest = RECONNECT_MOST.saturating_sub(since.elapsed());
-                // What it answers from now on must not be believed: the old primary may carry out what the new one never hears of (S1).
-                if is_demoted {
-                    connection.void();
-                } else if generation.restarts >= now.restarts {
+                if !is_demoted && generation.restarts >= now.restarts {
                     return;
                 }
-                (*number, is_demoted, rest)
+                let rest = RECONNECT_MOST.saturating_sub(since.elapsed());
+                (is_demoted.then(|| connection.clone()), *number, rest)
             }
             _ => return,
         };
+        let is_demoted = demoted.is_some();
+        // What it answers from now on must not be believed: the old primary may carry out what the new one never hears of (S1). Outside of
+        // the lock, as this wakes callers.
+        if let Some(connection) = demoted {
+            connection.void();
+        }
         if !is_demoted && !rest.is_zero() {
             // Not more often than once a second; but not never.
             let managed = Arc::downgrade(self);
@@ -709,7 +725,7 @@ impl ManagedConnection {
             let mut state = self.state.write();
             match &*state {
                 ConnectionState::Up { connection, .. } if connection.heard() < since => {
-                    std::mem::replace(&mut *state, ConnectionState::Idle)
+                    self.take_out(&mut state, ConnectionState::Idle)
                 }
                 _ => return,
             }
@@ -718,6 +734,22 @@ impl ManagedConnection {
         self.dialler.restarts.ended();
         self.cut_off();
         self.changed.notify_waiters();
+    }
+
+    /// The connection that was there before `now`, to be dropped outside of the lock. What is under way on it may be answered, unless the
+    /// server is found to be the primary no more (S1, bug 300).
+    fn take_out(&self, state: &mut ConnectionState, now: ConnectionState) -> ConnectionState {
+        if let ConnectionState::Up {
+            connection,
+            generation,
+            ..
+        } = &*state
+        {
+            let mut replaced = self.replaced.lock();
+            replaced.retain(|(connection, _)| !connection.is_over());
+            replaced.push((connection.downgrade(), *generation));
+        }
+        std::mem::replace(state, now)
     }
 
     /// The connection `number` has ended. A command that was under way finds so, and has another made; if there was none, the
@@ -795,7 +827,7 @@ impl ManagedConnection {
             ConnectionState::Idle if self.made.load(Ordering::Relaxed) == number + 1 => {}
             _ => return, // another caller was faster
         }
-        let was = std::mem::replace(&mut *state, ConnectionState::Down(Arc::clone(cause)));
+        let was = self.take_out(&mut state, ConnectionState::Down(Arc::clone(cause)));
         drop(state);
         drop(was);
         self.dialler.restarts.ended();

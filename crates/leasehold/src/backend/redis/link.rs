@@ -7,7 +7,7 @@ use std::{
     os::fd::AsFd,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -49,6 +49,36 @@ struct ConnectionTask {
     /// It leads to a server that is not to be believed any more.
     is_void: AtomicBool,
     driver: AbortOnDropHandle<()>,
+}
+
+impl ConnectionTask {
+    fn close(&self) {
+        // The task may be writing at this moment: see `may_have_written`.
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.driver.abort();
+        self.ended.cancel();
+    }
+
+    fn void(&self) {
+        self.is_void.store(true, Ordering::Release);
+        self.close();
+    }
+}
+
+/// A connection that lasts no longer than the requests on it.
+pub(super) struct WeakConnection(Weak<ConnectionTask>);
+
+impl WeakConnection {
+    /// See [`Connection::void`].
+    pub(super) fn void(&self) {
+        if let Some(task) = self.0.upgrade() {
+            task.void();
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
+    }
 }
 
 impl Connection {
@@ -118,16 +148,17 @@ impl Connection {
 
     /// Ends it, also where nothing polls its task any more. Who waits for an answer learns at once that there is none.
     pub(super) fn close(&self) {
-        // The task may be writing at this moment: see `may_have_written`.
-        self.task.is_closed.store(true, Ordering::Relaxed);
-        self.task.driver.abort();
-        self.task.ended.cancel();
+        self.task.close();
     }
 
     /// Ends it, and takes back what it has answered and no caller has read yet.
     pub(super) fn void(&self) {
-        self.task.is_void.store(true, Ordering::Release);
-        self.close();
+        self.task.void();
+    }
+
+    /// To be voided by those that have replaced it, while requests are still under way on it.
+    pub(super) fn downgrade(&self) -> WeakConnection {
+        WeakConnection(Arc::downgrade(&self.task))
     }
 
     pub(super) fn is_void(&self) -> bool {

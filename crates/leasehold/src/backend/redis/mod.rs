@@ -175,8 +175,6 @@ impl Redis {
         connections.follow();
         connections.poll_discovery();
         let runner = ScriptRunner::new(client, label, config, commands).on(hearing.chosen.clone());
-        let is_replaced = discovery.wants_primary();
-        let repeats = is_replaced.then(|| Repeats::new(&runner, &restarts, background));
         let durable = DurableConnections::new(
             &runner,
             &restarts,
@@ -196,11 +194,18 @@ impl Redis {
                 background,
                 &connections,
             )),
-            repeats,
+            repeats: None,
             durable: Some(Arc::new(durable)),
             outage,
             shown,
         }
+    }
+
+    /// A server of its own, whose place another may take, or the same with older data: what it confirmed is given back there once more. A
+    /// cluster and a majority see to that above their servers.
+    pub(crate) fn repeating(mut self, background: &BackgroundRuntime) -> Redis {
+        self.repeats = Some(Repeats::new(&self.runner, &self.restarts, background));
+        self
     }
 
     /// The same node of a cluster, asked for names that it has not got yet.

@@ -40,8 +40,8 @@ const KEPT_MOST: usize = 10_000;
 /// A batch has so many.
 const AT_ONCE: usize = 200;
 
-/// Before what failed is repeated again.
-const AGAIN: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+/// Before what failed is repeated again. A server that refuses writes costs one batch then, and may take them at any moment (L1).
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
 /// The last releases that each server has confirmed, each with the number of that server.
 #[derive(Default)]
@@ -131,13 +131,26 @@ impl ServerReleases {
 }
 
 impl Lately {
-    /// Notes a release that a server has confirmed. `is_due`: servers have changed since it was sent.
-    pub(super) fn confirmed(&self, release: Release, by: u64, is_due: bool) {
-        self.confirmed_at(Instant::now(), release, by, is_due);
+    /// Notes a release that a server has confirmed. `is_due`: whether servers have changed since it was sent, which it returns.
+    pub(super) fn confirmed(
+        &self,
+        release: Release,
+        by: u64,
+        is_due: impl FnOnce() -> bool,
+    ) -> bool {
+        self.confirmed_at(Instant::now(), release, by, is_due)
     }
 
-    fn confirmed_at(&self, at: Instant, release: Release, by: u64, is_due: bool) {
+    fn confirmed_at(
+        &self,
+        at: Instant,
+        release: Release,
+        by: u64,
+        is_due: impl FnOnce() -> bool,
+    ) -> bool {
         let lately = &mut *self.0.lock();
+        // Under the lock: a change that is noticed after this finds the release when it searches for what is due.
+        let is_due = is_due();
         lately.due += usize::from(is_due);
         let repeat = if is_due { Repeat::Due } else { Repeat::No };
         let its = lately.by.entry(by).or_default();
@@ -156,6 +169,7 @@ impl Lately {
                 !its.releases.is_empty()
             });
         }
+        is_due
     }
 
     /// A task begins to repeat. Those before it leave the rest to it.
@@ -209,25 +223,39 @@ impl Lately {
         give_back: impl Fn(Release) -> Reply<ReleaseReply>,
     ) -> bool {
         let due = self.take_due(Instant::now(), changes, is_due);
-        for some in due.chunks(AT_ONCE) {
-            let answers = some.iter().map(|(_, release)| give_back(release.clone()));
+        let mut batches = due.chunks(AT_ONCE);
+        for batch in batches.by_ref() {
+            let answers = batch.iter().map(|(_, release)| give_back(release.clone()));
             let answers = join_all(answers).await;
             let now = Instant::now();
             let lately = &mut *self.0.lock();
-            for ((which, _), answer) in some.iter().zip(answers) {
-                let has_failed = answer.is_err_and(|failure| !failure.is_final());
+            let mut answered = 0;
+            for ((which, _), answer) in batch.iter().zip(answers) {
+                let is_answered = answer.is_ok() || answer.is_err_and(|failure| failure.is_final());
+                answered += usize::from(is_answered);
+                // Servers that have changed meanwhile may be others than the one that has answered.
+                let is_done = is_answered && lately.changes == changes;
                 if let Some(it) = lately.get_mut(*which) {
-                    it.repeat = if has_failed {
-                        Repeat::Due
-                    } else {
+                    it.repeat = if is_done {
                         Repeat::Done { at: now, changes }
+                    } else {
+                        Repeat::Due
                     };
-                    lately.due -= usize::from(!has_failed);
+                    lately.due -= usize::from(is_done);
                 }
             }
             lately.last = Some(now);
+            if answered == 0 {
+                break; // it takes no writes now: the rest would fail, too
+            }
         }
-        self.0.lock().due == 0
+        let lately = &mut *self.0.lock();
+        for (which, _) in batches.flatten() {
+            if let Some(it) = lately.get_mut(*which) {
+                it.repeat = Repeat::Due;
+            }
+        }
+        lately.due == 0
     }
 
     /// The newest of each server first: these are the most likely not to be known.
@@ -313,14 +341,12 @@ impl Repeats {
 
     /// The number of the server that steps are sent to from now on.
     pub(super) fn server(&self) -> u64 {
-        self.restarts.generation().restarts
+        self.restarts.generation().changes()
     }
 
     /// Notes a release that the server of this number has confirmed.
     pub(super) fn confirmed(self: &Arc<Self>, release: Release, by: u64) {
-        let is_due = by != self.server();
-        self.lately.confirmed(release, by, is_due);
-        if is_due {
+        if self.lately.confirmed(release, by, || by != self.server()) {
             self.background
                 .handle()
                 .spawn(repeat(Arc::downgrade(self), self.background.clone()));
@@ -355,16 +381,11 @@ fn repeat(
 }
 
 async fn follow(repeats: Weak<Repeats>, mut changes: watch::Receiver<Generation>) {
-    let mut restarts = changes.borrow().restarts;
     while changes.changed().await.is_ok() {
-        let now = changes.borrow_and_update().restarts;
-        if std::mem::replace(&mut restarts, now) != now {
-            let Some(background) = repeats.upgrade().map(|repeats| repeats.background.clone())
-            else {
-                return;
-            };
-            repeat(Weak::clone(&repeats), background).await;
-        }
+        let Some(background) = repeats.upgrade().map(|repeats| repeats.background.clone()) else {
+            return;
+        };
+        repeat(Weak::clone(&repeats), background).await;
     }
 }
 
@@ -417,7 +438,7 @@ mod tests {
     #[tokio::test]
     async fn a_release_is_repeated_at_each_server_that_takes_the_place_of_another() {
         let (lately, name) = (Lately::default(), Name::new("x").unwrap());
-        lately.confirmed(release("x"), 1, false);
+        lately.confirmed(release("x"), 1, || false);
         for server in [2, 3, 4] {
             assert!(lately.may_be_held(&name, Instant::now(), server, not(server)));
             let names = Mutex::new(Vec::new());
@@ -435,26 +456,59 @@ mod tests {
     #[tokio::test]
     async fn a_repetition_without_an_answer_is_due_still() {
         let (lately, name) = (Lately::default(), Name::new("x").unwrap());
-        lately.confirmed(release("x"), 1, false);
+        lately.confirmed(release("x"), 1, || false);
         assert!(!repeat(&lately, 2, Err(())).await);
         assert!(lately.may_be_held(&name, Instant::now(), 2, not(2)) && !lately.is_settled(2));
+        assert!(repeat(&lately, 2, Ok(())).await && lately.is_settled(2));
+    }
+
+    /// The server is replaced once more while it is asked, and what it says then is not what its successor knows.
+    #[tokio::test]
+    async fn an_answer_that_comes_after_another_change_settles_nothing() {
+        let (lately, name) = (Lately::default(), Name::new("x").unwrap());
+        lately.confirmed(release("x"), 1, || false);
+        let change = |_: Release| -> Reply<ReleaseReply> {
+            assert_eq!(names(&lately.take_due(Instant::now(), 3, not(3))), [""; 0]);
+            Box::pin(std::future::ready(Ok(ReleaseReply::NotOurs)))
+        };
+        assert!(!lately.repeat(2, not(2), change).await);
+        assert!(lately.may_be_held(&name, Instant::now(), 3, not(3)));
+        assert!(repeat(&lately, 3, Ok(())).await);
+        assert!(!lately.may_be_held(&name, Instant::now(), 3, not(3)));
+    }
+
+    /// A primary without its replicas refuses writes (`min-replicas-to-write`): it is tried with one batch.
+    #[tokio::test]
+    async fn a_server_that_refuses_all_is_asked_for_one_batch_and_later_for_all() {
+        let lately = Lately::default();
+        for _ in 0..3 * AT_ONCE {
+            lately.confirmed(release("x"), 1, || false);
+        }
+        let asked = Mutex::new(0);
+        let refuse = |_: Release| -> Reply<ReleaseReply> {
+            *asked.lock() += 1;
+            let failure = Failure::NotNow(Arc::new(std::io::Error::other("too few replicas")));
+            Box::pin(std::future::ready(Err(failure)))
+        };
+        assert!(!lately.repeat(2, not(2), refuse).await);
+        assert_eq!(*asked.lock(), AT_ONCE);
         assert!(repeat(&lately, 2, Ok(())).await && lately.is_settled(2));
     }
 
     #[test]
     fn the_last_words_of_a_dead_server_outlast_what_others_confirm_meanwhile() {
         let (lately, began) = (Lately::default(), Instant::now());
-        lately.confirmed_at(began, release("old"), 1, false);
-        lately.confirmed_at(began + 6 * SECOND, release("last"), 1, false);
+        lately.confirmed_at(began, release("old"), 1, || false);
+        lately.confirmed_at(began + 6 * SECOND, release("last"), 1, || false);
         // A busy one.
         for after in 0..2 * u32::try_from(KEPT_MOST).unwrap() {
             let at = began + 7 * SECOND + after * SECOND / 1000;
-            lately.confirmed_at(at, release("other"), 2, false);
+            lately.confirmed_at(at, release("other"), 2, || false);
         }
         let due = lately.take_due(began + 30 * SECOND, 2, not(2));
         assert_eq!(names(&due), ["last"]);
         // A release that is under way stays. All others go in the end.
-        lately.confirmed_at(began + 90 * SECOND, release("other"), 2, false);
+        lately.confirmed_at(began + 90 * SECOND, release("other"), 2, || false);
         assert_eq!(
             names(&lately.take_due(began + 91 * SECOND, 3, not(2))),
             [""; 0]
@@ -466,7 +520,7 @@ mod tests {
         let (lately, began) = (Lately::default(), Instant::now());
         for tenth in 0..1000 {
             let at = began + tenth * SECOND / 10;
-            lately.confirmed_at(at, release("x"), 1, false);
+            lately.confirmed_at(at, release("x"), 1, || false);
         }
         assert!(lately.0.lock().by[&1].releases.len() <= 52);
     }
@@ -481,7 +535,7 @@ mod tests {
     impl Asked {
         fn new(answers: u32) -> Arc<Asked> {
             let lately = Lately::default();
-            lately.confirmed(release("x"), 1, false);
+            lately.confirmed(release("x"), 1, || false);
             Arc::new(Asked {
                 lately,
                 tries: Mutex::default(),
@@ -529,8 +583,8 @@ mod tests {
         tokio::time::sleep(30 * SECOND).await;
         let running = tasks.iter().filter(|task| !task.is_finished()).count();
         assert_eq!(running, 1);
-        // Some ten pauses of up to 5 s, and the first tries of the others.
-        assert!(*asked.tries.lock() < 40, "{}", asked.tries.lock());
+        // Some thirty pauses of up to 1 s, and the first tries of the others.
+        assert!(*asked.tries.lock() < 60, "{}", asked.tries.lock());
         drop(asked);
         tokio::time::sleep(6 * SECOND).await;
         assert!(tasks.iter().all(tokio::task::JoinHandle::is_finished));

@@ -57,6 +57,13 @@ pub(super) struct Generation {
     doubts: u64,
 }
 
+impl Generation {
+    /// Grows whenever a command may meet another server than before, or the same one without its data.
+    pub(super) fn changes(self) -> u64 {
+        self.switches + self.restarts + self.doubts
+    }
+}
+
 /// Compares what servers say in the handshake, and tells what follows.
 pub(super) struct RestartLog {
     sink: Arc<dyn Sink>,

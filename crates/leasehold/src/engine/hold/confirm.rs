@@ -2,18 +2,23 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{Error, backend::Extend, config::millis, durability::Unmet, engine::hold::Hold};
+use crate::{
+    Error,
+    backend::{Extend, Failure},
+    clock::Tick,
+    config::millis,
+    durability::Unmet,
+    engine::hold::Hold,
+};
 
 impl Hold {
     /// Whether the server still has it, and for how long: an extension by nothing. B2: that moves no end.
     pub(crate) async fn verify(self: &Arc<Self>) -> Result<Duration, Error> {
         self.check()?;
-        let step = self.extension(Duration::ZERO);
-        let sent = self.env().clock.now();
-        let left =
-            self.env().backend.extend(step).await.map_err(|failure| {
-                failure.into_read_error(format!("verify {:?}", self.id().name))
-            })?;
+        let (left, sent) = self
+            .ask(Duration::ZERO)
+            .await
+            .map_err(|failure| failure.into_read_error(format!("verify {:?}", self.id().name)))?;
         match left {
             Some(_) => self.confirm(sent),
             None => self.lose(self.not_ours()),
@@ -34,11 +39,10 @@ impl Hold {
         self.check()?;
         self.env().check_longest("lease", lease)?;
         self.asks_for(lease);
-        let sent = self.env().clock.now();
-        match self.env().backend.extend(self.extension(lease)).await {
+        match self.ask(lease).await {
             // B1, B2: what the server states in this reply, or later.
-            Ok(Some(remaining)) => drop(self.extended(remaining, sent)),
-            Ok(None) => self.lose(self.not_ours()),
+            Ok((Some(remaining), sent)) => drop(self.extended(remaining, sent)),
+            Ok((None, _)) => self.lose(self.not_ours()),
             Err(failure) => {
                 let doing = format!("extend the lease on {:?}", self.id().name);
                 return Err(
@@ -49,12 +53,21 @@ impl Hold {
         self.check().map(drop)
     }
 
-    fn extension(&self, lease: Duration) -> Extend {
-        Extend {
-            id: self.id().clone(),
-            access: self.spec().access,
-            lease: self.lease,
-            lease_ms: millis(lease),
+    /// How long the server has it at least, made to last `lease` from now if that is less; and when the request left that was answered so.
+    async fn ask(&self, lease: Duration) -> Result<(Option<Duration>, Tick), Failure> {
+        loop {
+            let sent = self.env().clock.now();
+            let step = Extend {
+                id: self.id().clone(),
+                access: self.spec().access,
+                lease: self.lease,
+                lease_ms: millis(lease),
+            };
+            let left = self.env().backend.extend(step).await?;
+            // The server of before may have said that it is ours. It is asked of the present one, once for each restart (bug 300).
+            if left.is_none() || !self.is_from_before(sent) {
+                return Ok((left, sent));
+            }
         }
     }
 }

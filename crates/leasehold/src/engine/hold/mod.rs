@@ -513,7 +513,7 @@ impl Hold {
     }
 
     /// Whether the server may have forgotten since then.
-    fn is_from_before(&self, sent: Tick) -> bool {
+    pub(super) fn is_from_before(&self, sent: Tick) -> bool {
         let restarts = &self.sink.watchdog().restarts;
         restarts.reported_at(sent) != restarts.present()
     }
@@ -727,6 +727,11 @@ impl Hold {
     /// The server said, in its reply to the request sent at `sent`, that `remaining` was left (B1); zero: that the lease is
     /// still ours. Returns the interval, if the only thing left to do is to renew it again.
     pub(crate) fn extended(self: &Arc<Self>, remaining: Duration, sent: Tick) -> Option<Duration> {
+        if self.is_from_before(sent) {
+            // B1: a primary that stood still may say so, and its successor has never heard of this end (bug 300).
+            self.verify_soon();
+            return None;
+        }
         self.confirm(sent);
         let now = self.env().clock.now();
         let left = self.term.ends_at().map(|end| end.since(now));

@@ -44,9 +44,8 @@ pub(super) fn release(shared: &Arc<ClusterCore>, step: Release) -> Reply<Release
     Box::pin(async move {
         let NodeAnswer { value, by, .. } = answer.await?;
         if let Some(release) = again {
-            let is_due = !shared.is_owner(way.slot, by);
-            shared.lately.confirmed(release, by.into(), is_due);
-            if is_due {
+            let is_due = || !shared.is_owner(way.slot, by);
+            if shared.lately.confirmed(release, by.into(), is_due) {
                 shared.give_back_again();
             }
         }
