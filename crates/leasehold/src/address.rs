@@ -53,6 +53,7 @@ pub(crate) fn shown((host, port): &(String, u16)) -> String {
 /// `host` or `host:port` as a program gives it, for `Debug`.
 pub(crate) fn given(text: &str) -> &str {
     let (host, port) = match text.rsplit_once(':') {
+        // The last colon of `[::1]` stands within the address.
         Some((host, port)) if !port.ends_with(']') => (host, port),
         _ => (text, "0"),
     };
@@ -83,6 +84,7 @@ pub(crate) fn check_given(what: &'static str, text: &str) -> Result<(), Invalid>
 /// The path of a Unix socket, unless a login may be in it.
 pub(crate) fn path(path: &Path) -> Cow<'_, str> {
     let text = path.to_string_lossy();
+    // A path has neither as a rule, and a login that was written into it has both (bug 277).
     if text.contains(['@', ':']) {
         HIDDEN.into()
     } else {
@@ -104,6 +106,7 @@ impl<'a> Several<'a> {
     pub(crate) fn of(rest: &'a str) -> Result<Several<'a>, Invalid> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, tail) = rest.split_at(end);
+        // At the first @: with a second one nothing says where the login ends, and no part may be shown as a host.
         let (login, hosts) = authority.split_at(authority.find('@').map_or(0, |at| at + 1));
         if hosts.contains('@') {
             let limit = "of the form scheme://user:password@host:port,host:port";

@@ -146,6 +146,7 @@ pub fn client(client: &Client) -> Client {
 /// That of the option, of the scope, or of the process.
 pub(crate) fn client_of(option: Option<Client>) -> Result<Client, Error> {
     let scoped = || SCOPED.try_with(Client::clone).ok();
+    // The nearest counts: what the function says, then what surrounds the call, then the process.
     let found = option.or_else(scoped).or_else(|| GLOBAL.get().cloned());
     found.ok_or_else(|| {
         let invalid = Invalid::new("the client of a #[locked] function", "not set", "set before the call");
@@ -167,7 +168,9 @@ pub struct Entered<K> {
 pub fn enter<K: Lockable>(
     mut demand: Demand,
 ) -> impl Future<Output = Result<Entered<K>, Error>> + Send + 'static + use<K> {
+    // Not within the async block: `track_caller` ends where a future begins.
     let place = Location::caller();
+    // Read where the call is made: polled elsewhere, the future would see the frames of another task.
     let outer = INNERMOST.try_with(Arc::clone).ok();
     let client = client_of(demand.client.take());
     let asked = match &client {
@@ -190,6 +193,7 @@ pub fn enter<K: Lockable>(
             return Err(Error::Busy { name, waited });
         };
         let guard = Arc::new(guard);
+        // Weak: calls inside keep the frame, and `leave` must have the guard to itself to give it back.
         let weak: Weak<Guard<K>> = Arc::downgrade(&guard);
         let frame = Frame {
             outer,
@@ -278,6 +282,7 @@ impl<K: Lockable> Entered<K> {
 
     /// Gives the lock back after its body, as `Mutex::run` does.
     pub async fn leave<T>(self, output: Result<T, Error>) -> Result<T, Error> {
+        // The lock is gone: the guard is dropped with `self`, and has nothing to release.
         let output = output?;
         // No other has it: calls inside have ended, and each took it for an instant only.
         if let Ok(guard) = Arc::try_unwrap(self.guard) {

@@ -112,6 +112,7 @@ impl BackgroundRuntime {
     pub(crate) fn may_be_waited_for(&self) -> bool {
         match self {
             BackgroundRuntime::Thread(thread) => {
+                // A thread that waited for its own runtime would wait for ever.
                 thread.is_in_this_process() && here() != Some(thread.runtime.id())
             }
             // The caller may be all that runs it.
@@ -123,6 +124,7 @@ impl BackgroundRuntime {
     pub(crate) fn tell_at_end(&self, resident: Weak<dyn Resident>) {
         if let BackgroundRuntime::Thread(thread) = self {
             let mut clients = thread.clients.lock();
+            // The thread stays as long as the process, and clients come and go.
             clients.retain(|client| client.strong_count() > 0);
             clients.push(resident);
         }
@@ -131,6 +133,7 @@ impl BackgroundRuntime {
     /// Completes after `time`, from now, by a timer of the background runtime. Any runtime may poll it, even after one that polled it
     /// before has ended.
     pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        // The time runs from here, not from the first poll.
         let (background, end) = (self.clone(), self.end(time));
         async move { background.timer(end, Timer::OfBackground).await }
     }
@@ -145,6 +148,7 @@ impl BackgroundRuntime {
     pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
         tokio::select! {
             biased;
+            // An answer that is there counts, also if the time is up in the same poll.
             output = work => Some(output),
             () = self.timer(self.end(time), Timer::OfBackground) => None,
         }
@@ -181,6 +185,7 @@ impl BackgroundRuntime {
             let Some(place) = self.place(whose) else {
                 return pending().await; // no thread and no runtime, so no time
             };
+            // Made anew with the same end: a timer that changes its runtime does not begin again.
             let mut timer = pin!(place.timer(end));
             let over = poll_fn(|cx| {
                 if place.holds() {
@@ -229,6 +234,7 @@ enum TimerPlace<'a> {
 
 impl TimerPlace<'_> {
     fn timer(&self, end: TokioInstant) -> Sleep {
+        // tokio takes the runtime of a timer from the context in which it is made, so this stays until the timer is there.
         let _its = match self {
             TimerPlace::Thread(thread) => Some(thread.runtime.enter()),
             TimerPlace::Here(_) => None,
@@ -269,12 +275,14 @@ fn end_of(now: TokioInstant, time: Duration) -> TokioInstant {
 impl Thread {
     /// The thread at this place, started if it is not there.
     fn shared(place: &Mutex<Option<Arc<Thread>>>) -> io::Result<Arc<Thread>> {
+        // Held while the thread starts: two clients that connect at the same time must not start one each.
         let mut present = place.lock();
         if let Some(thread) = &*present
             && thread.is_in_this_process()
         {
             return Ok(Arc::clone(thread));
         }
+        // In a fork the thread of before is still named here, and does not run: this process starts its own.
         let thread = Arc::new(Thread::start(pending())?);
         *present = Some(Arc::clone(&thread));
         Ok(thread)
@@ -330,7 +338,9 @@ struct Ended(Arc<AtomicBool>, Arc<Clients>);
 impl Drop for Ended {
     fn drop(&mut self) {
         let Ended(alive, clients) = self;
+        // First: a waiter that is answered may ask again at once, and must find the thread gone.
         alive.store(false, Ordering::Release);
+        // Taken out, so that none of them is called under the lock: a client that fails its waiters runs wakers of users.
         let clients = std::mem::take(&mut *clients.lock());
         for client in clients.iter().filter_map(Weak::upgrade) {
             client.thread_gone();

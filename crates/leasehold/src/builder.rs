@@ -315,6 +315,7 @@ impl ClientBuilder {
             Backing::Cluster(cluster, _) => cluster.connect().await?,
             Backing::Quorum(quorum) => quorum.quorum.connect().await?,
         }
+        // After the connection is there: only the server can say whether it knows WAITAOF, and lets its user ask.
         durability::check(&prepared.backing, prepared.config.durability).await?;
         Ok(prepared.client())
     }
@@ -325,12 +326,14 @@ impl ClientBuilder {
     ) -> Result<Prepared, Error> {
         let mut config = self.config.clone();
         config.check()?;
+        // As `check_lease` cuts the leases of single locks.
         config.lease = Duration::from_millis(millis(config.lease));
         let uuid: Arc<str> = client_uuid().into();
         let quorum = quorum::Given::of(self.quorum.clone(), self.url.as_deref())?;
         if quorum.is_some() && self.names_another() {
             return Err(quorum::beside_another_server());
         }
+        // Made before the engine, since the backend wants a sink: the engine is put into it by `Core::start`.
         let wake_ups = Arc::new(WakeUps::default());
         let url = self.url.as_deref().unwrap_or(DEFAULT_URL);
         given::check_characters(url)?;
@@ -338,6 +341,7 @@ impl ClientBuilder {
         config.label.clone_from(&label);
         let memory = match &self.memory {
             Some(server) => Some(server.clone()),
+            // The URL is that of the quorum then, or the default, and chooses no memory.
             None if quorum.is_some() => None,
             None => MemoryServer::from_url(&given::in_small_letters(url))
                 .inspect(|_| stderr_warning::memory_was_chosen()),

@@ -207,6 +207,7 @@ impl Default for Config {
 
 impl Config {
     pub(crate) fn check(&self) -> Result<(), Error> {
+        // Here and not in `metrics(…)`: a builder's methods return no errors, so what was given there is refused now.
         self.observers.check()?;
         check_prefix(&self.name_prefix)?;
         self.durability.check()?;
@@ -229,6 +230,7 @@ impl Config {
             check_renewal(every, self.lease)?;
         }
         scan::check(self.scan_interval)?;
+        // Tokens that are kept for ever have no length to check.
         let retention = self.token_retention.unwrap_or(TOKEN_RETENTION_DEFAULT);
         for (what, value, usual) in [
             ("token_retention", retention, TOKEN_RETENTION_DEFAULT),
@@ -303,6 +305,7 @@ impl Config {
     /// How often a lease of this length is renewed.
     pub(crate) fn renew_every(&self, lease: Duration) -> Duration {
         let third = lease / RENEWALS_PER_LEASE;
+        // The setting was checked against the client's lease. A single lock may ask for a shorter one.
         self.renew_every.map_or(third, |every| every.min(third))
     }
 }
@@ -324,6 +327,7 @@ pub(crate) fn check_lease(what: &'static str, lease: Duration) -> Result<Duratio
             "take a shorter one, which is renewed while the guard lives",
         )
     } else {
+        // Whole milliseconds, as the server counts: a fraction would be believed here, and not kept there (B1).
         return Ok(Duration::from_millis(millis(lease)));
     };
     let invalid = Invalid::new(what, humane(lease), limit);

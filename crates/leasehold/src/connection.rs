@@ -121,6 +121,7 @@ impl ConnectionSettings {
 
     pub(crate) fn check(&self) -> Result<(), Invalid> {
         let seconds = |time: Duration| time >= Duration::from_secs(1) && time <= SECONDS_MOST;
+        // The kernel counts keepalive in whole seconds, and the user timeout in milliseconds.
         let whole = |time: Duration| time.subsec_nanos() == 0 && seconds(time);
         let refused = |what, value: String, limit: &str| {
             let invalid = Invalid::new(what, value, limit.to_owned());

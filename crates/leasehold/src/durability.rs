@@ -166,6 +166,7 @@ impl Missed {
     pub(crate) fn silent(policy: Durability, within: Duration) -> Missed {
         match policy {
             Durability::Aof => Missed::Disk(within),
+            // Without an answer not one has acknowledged. Of several that are wanted, some may have.
             Durability::Replicas(1) => Missed::Replicas {
                 acknowledged: 0,
                 wanted: 1,

@@ -169,6 +169,7 @@ impl Error {
             Error::TooShort { .. } => ErrorKind::TooShort,
             Error::Stale { .. } => ErrorKind::Stale,
             Error::Several { errors } => match &errors[..] {
+                // A caller that handles one kind need not look into it where all names failed alike.
                 [first, rest @ ..] if rest.iter().all(|error| error.kind() == first.kind()) => {
                     first.kind()
                 }
@@ -221,6 +222,7 @@ impl fmt::Display for Error {
         match self {
             Error::Invalid(invalid) => invalid.fmt(f),
             Error::NotSent { doing, source } => {
+                // Only what fails in this process is an `io::Error` here (bug 135): a server's failures come as the redis crate's.
                 let next = if source.is::<io::Error>() {
                     "allow this process more files and threads, as with ulimit"
                 } else {
@@ -305,6 +307,7 @@ impl StdError for Error {
         match self {
             Error::NotSent { source, .. }
             | Error::Rejected { source, .. }
+            // The message has the cause's words already: a report that prints the chain goes on behind it.
             | Error::Ambiguous { source, .. } => source.source(),
             _ => None,
         }

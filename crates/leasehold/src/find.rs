@@ -80,6 +80,7 @@ impl Find {
         let ids = page.locks.iter();
         let ids = ids.filter_map(|(kind, key)| id(prefix, *kind, key));
         let mut new: Vec<LockId> = ids.filter(|id| !self.seen.contains(id)).collect();
+        // SCAN may return a key twice.
         new.sort_unstable();
         new.dedup();
         let mut found = Vec::new();
@@ -93,6 +94,7 @@ impl Find {
             Status::new(&id, Inspection { server, ..found }, waiting_here)
         });
         let found = found.collect();
+        // Only now, as the cursor: a page that failed, or whose call was dropped, is asked for again by the next call.
         self.seen.extend(new);
         self.cursor = Some(page.cursor).filter(|cursor| !cursor.is_end());
         Ok(Some(found))
@@ -130,6 +132,7 @@ fn on_server(prefix: &str, pattern: &str) -> Result<Arc<str>, Error> {
 /// The lock at a key; `None`: no lock of a client with this prefix can have that key.
 fn id(prefix: &str, kind: LockKind, key: &str) -> Option<LockId> {
     let name = key.strip_prefix(prefix)?;
+    // A key that is no valid name is of no lock: no client of ours could have taken it.
     Some(LockId::new(kind, Name::under(prefix, name).ok()?))
 }
 

@@ -175,6 +175,7 @@ impl Observe for Counting {
         let Some(series) = self.series[class].get(event.lock as usize) else {
             return;
         };
+        // Before the event is counted: new gauges begin with what was there, and the event is then added to them.
         let handles = series.handles(|| {
             let class = self.classes.get(class).map_or(OTHER, String::as_str);
             [

@@ -118,6 +118,7 @@ impl Name {
         Key {
             prefix,
             name: self.wire(),
+            // A mutex adds no word of its kind, so the key is the same for each kind of lock.
             kind: LockKind::Mutex,
             suffix,
         }
@@ -205,6 +206,7 @@ impl LockId {
         Key {
             prefix: OURS,
             name: self.name.wire(),
+            // A spin mutex is a mutex there, and shares its queue and tombstones.
             kind: self.kind.on_server(),
             suffix,
         }

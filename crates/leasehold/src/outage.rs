@@ -81,6 +81,7 @@ impl Outage {
             }
             self.is_on.store(true, Ordering::Relaxed);
             let is_news = !*is_reported && self.of_outages.may_warn(self.clock.now());
+            // An outage of which the log says nothing, since the last was a moment ago, has no line at its end either.
             *is_reported |= is_news;
             is_news
         };
@@ -93,6 +94,7 @@ impl Outage {
 
     /// The server has answered.
     pub(crate) fn is_over(&self) {
+        // The atomic first: each answer comes by here, and there is no outage nearly always.
         if self.is_on() && self.was_reported() {
             user_callback::catch_panic(
                 || tracing::info!(target: "leasehold", server = %self.server, "the server can be used again"),
@@ -102,6 +104,7 @@ impl Outage {
 
     /// The server is a node of a cluster, and another has its slots from here on.
     pub(crate) fn is_over_by(&self, successor: Option<&str>) {
+        // Before the lock: a failure that is told later finds it, and one that came before is ended here (bug 241).
         self.is_replaced.store(true, Ordering::Relaxed);
         if self.was_reported() {
             user_callback::catch_panic(
@@ -119,6 +122,7 @@ impl Outage {
 
     /// The server answers, and refuses a request that it may carry out later. To others it may say yes meanwhile, so no end is told.
     pub(crate) fn refuses(&self, cause: &Cause) {
+        // Counted apart from outages: a refusal of a moment ago must not hide one.
         if self.of_refusals.may_warn(self.clock.now()) {
             user_callback::catch_panic(
                 || tracing::warn!(target: "leasehold", server = %self.server, %cause, "the server refuses a request, trying again"),

@@ -38,8 +38,10 @@ impl LeaseId {
             .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0))
             .saturating_sub(EPOCH_MS)
             << SEQUENCE_BITS;
+        // A wall clock that is set back repeats no id: they go on from the last one of this process.
         let bump = |last: u64| Some(clock.max(last + 1));
         let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, bump);
+        // `fetch_update` returns the number before, so what it has stored is worked out once more.
         LeaseId(clock.max(last.unwrap_or(0) + 1))
     }
 
@@ -84,6 +86,7 @@ pub(crate) fn client_uuid() -> String {
         // No entropy from the system: the hasher's keys, the time and the pid still make it unique.
         bytes = fastrand::Rng::new().u128(..).to_ne_bytes();
     }
+    // Version 4 and its variant, so that an owner field has the shape of Redisson's.
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     let n = u128::from_be_bytes(bytes);

@@ -87,6 +87,7 @@ impl Probe {
         let Clock::Simulated(clock) = &hold.env().clock else {
             return Look::Released;
         };
+        // `reading`, not `read`: a look from outside must not move the clock, or a world with more looks plays otherwise.
         let now = Tick::from_nanos(clock.reading());
         match hold.term.peek(now) {
             Standing::Valid(until) => Look::Valid(until.since(now)),

@@ -230,6 +230,7 @@ impl By {
             // Another library's token may have a colon, too.
             client: number.map_or("", |_| client).to_owned(),
             since,
+            // Lease ids of ours tell a time, for which thread ids of Java are too small. Another library's token follows no uuid.
             thread: number.filter(|_| since.is_none() && client.len() == UUID_CHARS),
         }
     }

@@ -69,6 +69,7 @@ struct OpenSpan {
 
 impl Spans {
     fn open(&mut self, span: Span, leases: SmallVec<[LeaseId; 1]>) -> NonZeroU32 {
+        // Numbers begin again after four billion, and an old span may be open still.
         while self.by_number.contains_key(&self.last) {
             self.last = self.last.checked_add(1).unwrap_or(NonZeroU32::MIN);
         }
@@ -111,8 +112,10 @@ impl Scope {
     ) -> Scope {
         let mut span = None;
         if is_on {
+            // Made before `OPEN` is locked: this calls the subscriber.
             user_callback::catch_panic(|| span = Some(make()));
         }
+        // A subscriber may want no spans of this kind: such a scope costs nothing from here on.
         let span = span.filter(|span| !span.is_disabled());
         Scope(span.map(|span| {
             let leases = leases();
@@ -222,6 +225,7 @@ impl Scope {
 /// Polls it inside of the span, if there is one.
 pub(crate) async fn around<F: Future>(scope: Option<&Scope>, mut work: Pin<Box<F>>) -> F::Output {
     match scope {
+        // At each poll: a span that stayed entered between two polls would be that of the thread's other tasks.
         Some(scope) => poll_fn(|cx| scope.enter(|| work.as_mut().poll(cx))).await,
         None => work.await,
     }
@@ -235,6 +239,7 @@ fn millis(time: Duration) -> f64 {
 impl Drop for Scope {
     fn drop(&mut self) {
         if let Some(number) = self.0.take() {
+            // Taken out under the lock, dropped without it: the last pointer to a span tells the subscriber that it has ended.
             let span = OPEN.lock().close(number);
             user_callback::catch_panic(|| drop(span));
         }
@@ -247,6 +252,7 @@ struct Inside<'a>(&'a Span);
 impl Inside<'_> {
     fn new(span: &Span) -> Inside<'_> {
         user_callback::catch_panic(|| {
+            // By hand: the guard of `Span::enter` would let a panic of the subscriber through, here and in its drop.
             span.with_subscriber(|(id, subscriber)| subscriber.enter(id));
         });
         Inside(span)
@@ -315,6 +321,7 @@ pub(crate) fn lost(id: &LockId, lease: LeaseId, reason: LostReason) {
             tracing::warn!(target: "leasehold", %name, %reason, "lease lost");
         }
     });
+    // A guard may have gone meanwhile: then this is the last pointer, and the subscriber is called.
     user_callback::catch_panic(|| drop(spans));
 }
 

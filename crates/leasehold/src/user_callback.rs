@@ -16,6 +16,7 @@ pub(crate) fn catch_panic(call: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
         // Its drop is the user's code, too.
         if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            // The second payload is leaked: its drop may panic as well, and so on.
             std::mem::forget(second);
         }
     }

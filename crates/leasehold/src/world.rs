@@ -51,6 +51,7 @@ thread_local! {
 
 /// In a simulation: something happens on this thread's runtime then. tokio does not say when its next timer is due.
 pub fn set_timer(end: Instant) {
+    // Outside of a simulation no code takes the timers, and they would pile up.
     if LEASES.get().is_some() {
         TIMERS.with_borrow_mut(|timers| timers.push(end));
     }

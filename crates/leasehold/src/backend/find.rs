@@ -57,6 +57,7 @@ pub(crate) async fn all_of(
     inspections: impl IntoIterator<Item = Reply<Inspection>>,
 ) -> Result<Vec<(LockId, Inspection)>, Failure> {
     let mut found = Vec::with_capacity(ids.len());
+    // Side by side, since each inspection is a round trip.
     for (id, inspected) in ids.iter().zip(join_all(inspections).await) {
         match inspected {
             Err(Failure::Rejected(cause)) if cause.to_string().contains("WRONGTYPE") => {}

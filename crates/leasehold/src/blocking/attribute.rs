@@ -35,6 +35,7 @@ pub fn run<K: Lockable, T>(entered: &Entered<K>, body: impl FnOnce() -> T) -> T 
 /// Gives the lock back. A thread is not stopped by a loss, so it is told here.
 #[doc(hidden)]
 pub fn leave<K: Lockable, T>(entered: Entered<K>, output: T) -> Result<T, Error> {
+    // Work whose lease has ended meanwhile may not have been alone: its output does not count.
     entered.guard().ensure(Duration::ZERO)?;
     let client = Client::from(entered.client().clone());
     wait(&client.background, entered.leave(Ok(output)))?

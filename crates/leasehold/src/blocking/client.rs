@@ -93,6 +93,7 @@ impl Client {
     /// # drop(client); Ok(()) }
     /// ```
     pub fn connect_with(settings: ClientBuilder) -> Result<Client, Error> {
+        // Checked first: a call that is refused starts no thread.
         wait::check_thread()?;
         let background = background_for(&settings)?;
         Ok(wait::wait(&background, settings.connect())??.into())
@@ -104,6 +105,7 @@ impl Client {
     /// As there.
     pub fn connect_lazily(settings: ClientBuilder) -> Result<Client, Error> {
         let background = background_for(&settings)?;
+        // A client of memory lives on the runtime that is entered when it is made (`BackgroundRuntime::here`).
         let _background = background.handle().enter();
         Ok(settings.connect_lazily()?.into())
     }

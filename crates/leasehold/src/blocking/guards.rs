@@ -87,6 +87,7 @@ macro_rules! guard_rows {
         pub fn run<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
             self.ensure(Duration::ZERO)?;
             let output = self.inner.in_its_span(work);
+            // Work of a thread cannot be stopped: a loss meanwhile is told when it has ended.
             self.ensure(Duration::ZERO)?;
             Ok(output)
         }

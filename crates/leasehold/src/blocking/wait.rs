@@ -24,6 +24,7 @@ pub(super) fn wait<F: Future>(
     future: F,
 ) -> Result<F::Output, Error> {
     check_thread()?;
+    // In a fork the background thread is not there, and nothing would wake this thread.
     background
         .check_process()
         .map_err(|_gone| Error::ThreadGone)?;
@@ -123,6 +124,7 @@ struct Parker {
 impl Parker {
     fn park(&self) {
         let mut woken = self.woken.lock();
+        // A condition variable may wake without a cause, and the wake-up may have come before.
         while !*woken {
             self.changed.wait(&mut woken);
         }

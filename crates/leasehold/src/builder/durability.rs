@@ -60,6 +60,7 @@ impl Prepared {
             Backing::Quorum(quorum) => &quorum.quorum,
         };
         match backend.confirms() {
+            // Refused also where the client connects lazily: this needs no server.
             Err(why) if !self.config.durability.is_primary() => {
                 Err(refused(self.config.durability, why))
             }

@@ -62,6 +62,7 @@ fn default_label() -> String {
         .to_string_lossy()
         .into_owned();
     let mut label = format!("{host}:{}", std::process::id());
+    // A host's name may have other characters, which the server refuses in the name of a connection.
     label.retain(|c| c.is_ascii_graphic());
     label
 }

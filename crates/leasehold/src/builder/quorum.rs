@@ -190,6 +190,7 @@ impl Given {
         }
         let mut sorted = servers;
         sorted.sort_unstable();
+        // By address only, before anything is asked. Two addresses of one server are found by its run id (`Servers::check`).
         match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(_) => {
                 let limit = "given once each: the vote of one would count twice";
@@ -225,6 +226,7 @@ impl Given {
         let sinks = Sinks::new(sink);
         let (backends, clock, background): (Vec<Box<dyn Backend>>, _, _) = match self {
             Given::Memory(servers) => {
+                // All servers of memory count from instants of their own: a client measures all votes on one clock (QB1).
                 let clock = servers.first().map_or(Clock::Boot, MemoryServer::clock);
                 let member = |(at, server): (usize, MemoryServer)| {
                     let memory = Memory::new(server, uuid, label.to_owned(), config, sinks.of(at));
@@ -249,6 +251,7 @@ impl Given {
                     };
                     GivenServer::parse(url, login)
                 };
+                // Before the thread is started: a URL that is wrong starts nothing.
                 let targets = urls.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
                 let background = background().map_err(|error| Error::NotSent {
                     doing: "start the thread of this client".into(),

@@ -38,6 +38,7 @@ impl PollRange {
     /// between, so that waiters drift apart.
     pub(crate) fn pause(self, polls: u32) -> Duration {
         let first = u64::from(self.first_ms);
+        // Sixteen doublings exceed any longest pause (a `u16`), and cannot overflow.
         let most = (first << polls.min(16)).min(self.most_ms.into());
         Duration::from_micros(fastrand::u64(first * 1000..=most * 1000))
     }

@@ -87,6 +87,7 @@ impl Core {
         }
         let queues = Arc::downgrade(&queues);
         let is_busy = move || queues.upgrade().is_some_and(|queues| queues.len() > 0);
+        // Apart: the watchdog runs until the client ends, and a shutdown waits for all other tasks.
         core.spawn_apart(watchdog::run(watchdog, Arc::downgrade(&core.env), is_busy));
         core
     }
@@ -126,6 +127,7 @@ impl Core {
         doing: &'static str,
     ) -> Result<i64, Error> {
         let (core, id) = (Arc::clone(self), id.clone());
+        // One identity for all sends: the server counts the request once, however many copies it gets (bug 98).
         let once = self.once();
         let work = async move {
             let patience = core.patience();
@@ -171,6 +173,7 @@ impl Core {
     }
 
     pub(crate) async fn force_unlock(&self, id: &LockId) -> Result<bool, Error> {
+        // Before the send: a hold that begins later is not the hold that is taken away (bug 23).
         let before = self.queues.held(id);
         let owners = match self.backend.force_unlock(id.clone()).await {
             Ok(owners) => owners,
@@ -200,10 +203,12 @@ impl Core {
         if grace.is_none() {
             self.let_expire();
         }
+        // The mark comes first: a queue that is made from here on refuses its newcomer by itself (B6).
         self.close();
         self.queues.close();
         self.fair.wake_heartbeats();
         self.latch_waiters.close(&Error::Closed);
+        // Before the first wait: a shutdown whose future is dropped ends the client, too (bug 78).
         let ending = Ending(self);
         if let Some(grace) = grace {
             self.begin_closing();
@@ -221,6 +226,7 @@ impl Core {
         } else {
             Duration::ZERO
         };
+        // Each lost lease id is given up a margin after its loss, by a request that may take the operation timeout.
         let patience = self.config.operation_timeout + margin;
         let _ = self.within(patience, done).await;
         drop(ending);
@@ -233,6 +239,7 @@ impl Core {
             tokio::select! {
                 biased;
                 _ = events.recv() => {}
+                // A loss is told before its queue lets go of the hold, so an event alone may be too early a sign.
                 () = self.sleep(Duration::from_millis(50)) => {}
             }
         }
@@ -247,6 +254,7 @@ impl Drop for Ending<'_> {
         let Ending(core) = self;
         let left = core.queues.holds();
         if !left.is_empty() {
+            // Before the losses: each asks whether its lease id is to be given up (`Hold::on_lost`).
             core.let_expire();
         }
         for hold in left {

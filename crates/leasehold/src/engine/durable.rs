@@ -75,6 +75,7 @@ async fn confirm(taken: Held) -> Result<Held, Error> {
         left.map_err(|lost| if env.is_closed() { Error::Closed } else { lost })
     };
     let mut over = pin!(hold.over.notified());
+    // Registered before the look: a loss or a shutdown in between ends the wait (bug 230).
     over.as_mut().enable();
     ours()?;
     let answer = tokio::select! {
@@ -131,6 +132,7 @@ async fn acknowledge(hold: &Arc<Hold>) -> Result<Option<Missed>, Cause> {
             }
         };
         match said.renewal {
+            // The caller of this checks the hold next, and answers with the loss.
             Renewal::Lost => hold.lose(hold.not_ours()),
             Renewal::Extended => {
                 hold.note_acknowledged(&said);

@@ -139,6 +139,7 @@ impl AllLatchWaiters {
             .or_insert_with(|| LatchWaiters::new(id));
         let of_latch = Arc::clone(of_latch);
         let (answers, answered) = answer::slot();
+        // Under the lock of the lookup: `remove` takes out no list that a waiter is about to join.
         let number = {
             let mut state = of_latch.state.lock();
             let number = state.next;
@@ -300,6 +301,7 @@ async fn drive(latch_waiters: Arc<AllLatchWaiters>, of_latch: Arc<LatchWaiters>)
                     sleep(env, &of_latch).await;
                     continue;
                 }
+                // Before the answer: a subscription that failed may be there all the same, and must be ended (L3).
                 subscribed = true;
                 match env.backend.listen(of_latch.id.clone()).await {
                     // Once more, for what was said before.
@@ -328,6 +330,7 @@ fn sleep(env: &Env, of_latch: &LatchWaiters) -> impl Future<Output = ()> {
     async {
         tokio::select! {
             biased;
+            // The bell keeps a ring that came since the count was read.
             () = of_latch.bell.notified() => {}
             () = poll => {}
         }

@@ -59,6 +59,7 @@ pub(crate) async fn acquire(
     };
     loop {
         if members.windows(2).any(is_one_name) {
+            // In each lap: a server that has restarted has another identity.
             Box::pin(order_by_server(members, patience, until)).await?;
         }
         let mut taking = Taking {
@@ -109,6 +110,7 @@ async fn order_by_server(
                 }
                 None => core.time_is_up(),
             };
+            // Another caller's connection may have learned it meanwhile.
             if core.backend.identity().is_none() {
                 return Err(failure.into_read_error(format!("lock {:?}", id.name)));
             }
@@ -267,6 +269,7 @@ impl Taking<'_> {
                 return Ok(false);
             }
             answers = join_all(asks) => answers,
+            // `keep` never ends: it stands here only to be polled beside the answers.
             () = keep(&self.held) => Vec::new(),
         };
         let mut answers = answers.into_iter();

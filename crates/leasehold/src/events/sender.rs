@@ -153,7 +153,9 @@ impl Noted {
         let (is_reported, with_it) = match event.kind {
             // Its answer is not told either: the call knows.
             EventKind::Asked => (has_room, 2),
+            // Of a question that was told, so it is told beyond the backlog as well: `waiting` would never go down again.
             EventKind::Answered { .. } => (true, 0),
+            // The end of a start that was told fits in always, or counters of holds would not add up.
             kind if kind.held().is_some() => (!self.untold.remove(&event.lease), 0),
             kind if kind.wait().is_some() => {
                 if !has_room {
@@ -177,6 +179,7 @@ impl Events {
         let since = if observers.all.is_empty() {
             Tick::default()
         } else {
+            // Counted from one, since zero says that there is no listener.
             clock.now().max(Tick::from_nanos(1))
         };
         Events {
@@ -191,6 +194,7 @@ impl Events {
 
     pub(crate) fn listen(&self, clock: &Clock) -> EventListener {
         let now = clock.now().nanos().max(1);
+        // Under the lock, as `sent` is: that one turns telling off when the last receiver has gone, and must see this one.
         let _noted = self.noted.lock();
         let listener = EventListener(self.sender.subscribe());
         self.has_receivers.store(true, Ordering::Relaxed);
@@ -238,6 +242,7 @@ impl Events {
         if !self.is_watched() {
             return;
         }
+        // Before the lock: it may be waited for.
         let at = Instant::now();
         let events = kinds.into_iter().map(|kind| Event {
             at,
@@ -281,6 +286,7 @@ impl Events {
     }
 
     fn send_noted<'a>(self: &'a Arc<Self>, mut noted: MutexGuard<'a, Noted>) {
+        // Also where an observer locks something itself: its events are told by the call that it is in, in their order.
         if noted.is_sending {
             return;
         }
@@ -289,6 +295,7 @@ impl Events {
             drop(noted);
             return self.go_on_apart();
         }
+        // Without observers there is no code of users here but `tracing` and wakers, and no clock need be read.
         let began = (!self.observers.all.is_empty()).then(Instant::now);
         while let Some(event) = noted.events.pop_front() {
             noted = self.send(noted, event);
@@ -313,6 +320,7 @@ impl Events {
                 noted = events.send(noted, event);
                 told += 1;
             }
+            // Slow is a millisecond for each event. If they are quicker by now, callers tell the next ones themselves again.
             noted.is_slow = began.elapsed() > TELLS_MOST / 5 * told;
             events.sent(noted);
         };
@@ -325,6 +333,7 @@ impl Events {
 
     /// Sends one, without the lock.
     fn send<'a>(&'a self, mut noted: MutexGuard<'a, Noted>, event: Event) -> MutexGuard<'a, Noted> {
+        // Told with the first event behind the gap, so that an observer can place it.
         let dropped = std::mem::take(&mut noted.dropped);
         let warns = dropped > 0 && !std::mem::replace(&mut noted.has_warned, true);
         drop(noted);

@@ -150,6 +150,7 @@ impl Election {
     #[doc(alias("Campaign", "elect"))]
     pub fn campaign(&self) -> impl Future<Output = Result<Term, Error>> + Send + 'static + use<> {
         let election = self.clone();
+        // An owner of its own: a campaign inside of `Owner::scope` enters no hold of that scope.
         let mutex = self.mutex.owned_by(&Owner::new());
         // Made here, so that the place in the user's code is known.
         let mut asked = Some(mutex.lock());
@@ -173,6 +174,7 @@ impl Election {
                     // Lost again before the value was there, which `run` may or may not have seen first.
                     Err(_) => {}
                     Ok(Err(error)) => {
+                        // A write that was refused because the lead is lost is no error: the candidate stands in line again.
                         let still_held = guard.verify().await.is_ok();
                         let _ = guard.release().await;
                         if still_held {
@@ -226,6 +228,7 @@ impl Election {
                     Some(campaign) => campaign.await?,
                     None => election.campaign().await?,
                 };
+                // Before the work is called: the lead ends also if that call panics (bug 215).
                 let (lead, watch) = (EndsWithWork::new(&term), term.watch().clone());
                 let work = work(term);
                 let output = lead.run(&watch, work).await;
@@ -308,6 +311,7 @@ impl Election {
     /// Writes the value, for as long as that takes.
     async fn take(&self, text: &WrittenRecord) -> Result<(), Error> {
         loop {
+            // Bounded by the lease: it runs under `guard.run`.
             // The same text under the same token: a second copy does no harm.
             match self.record.take(text).await {
                 Err(error) if error.is_unreachable() => self.record.sleep(PAUSE).await,

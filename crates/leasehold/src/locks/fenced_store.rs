@@ -58,6 +58,7 @@ impl FencedStore {
         FencedStore {
             core: ClientRef::new(core),
             name: Name::under(&core.config.name_prefix, name)
+                // The fence counts the tokens of that mutex, so the servers must have the kind.
                 .and_then(|name| supported(core, LockKind::FencedMutex, name))
                 .map(|id| id.name),
             given: name.into(),
@@ -241,6 +242,7 @@ impl FencedStore {
     async fn write(&self, key: &str, token: u64, change: Change) -> Result<(), Error> {
         let name = self.name.clone()?;
         let key = self.key(&name, key)?;
+        // The script compares numbers, which are exact below 2^53 only.
         if !(1..TOKENS_END).contains(&token) {
             let value = token.to_string();
             return Err(Invalid::new("token", value, "at least 1 and below 2^53")
@@ -279,6 +281,7 @@ impl FencedStore {
     fn key(&self, name: &Name, key: &str) -> Result<Name, Error> {
         let data = Name::of_data(&self.core.config.name_prefix, key);
         let mut of_locks = [OURS_BEGIN, TOKENS_BEGIN].into_iter();
+        // Data in a key of locks would replace the lock, or its last token (bug 104).
         let limit = if key.is_empty() {
             "at least 1 byte".to_owned()
         } else if data == *name {

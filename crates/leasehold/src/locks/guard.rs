@@ -226,6 +226,7 @@ impl<K> Guard<K> {
     pub async fn lost(&self) -> LostReason {
         loop {
             let mut over = pin!(self.hold().over.notified());
+            // Registered before the check, so that an end in between is heard.
             over.as_mut().enable();
             match self.hold().standing() {
                 // The watchdog tells; a timer of the caller's runtime does so even if the watchdog cannot.
@@ -256,6 +257,7 @@ impl<K> Guard<K> {
                 return;
             }
             tokio::select! {
+                // A renewal may have moved the end meanwhile, so it looks again.
                 () = self.hold().env().sleep_here(remaining.saturating_sub(left)) => {}
                 _ = self.lost() => return,
             }
@@ -308,6 +310,7 @@ impl<K> Guard<K> {
         let spec = self.hold().spec();
         let lease = check_extension(lease, spec.is_fixed())?;
         let config = &self.hold().env().config;
+        // A reader's lease is believed for a bounded time only, and its holder is promised all of it (B1).
         config.check_fixed("lease", spec.access, lease)?;
         self.hold().extend(lease).await
     }
@@ -352,6 +355,7 @@ impl<K> Guard<K> {
     /// Redisson `RedissonLock#unlockInnerAsync`. Where we differ: a release repeated after a lost reply says
     /// "freed" without a latch key, because a lease id is never used again.
     pub async fn release(mut self) -> Result<Released, Error> {
+        // The span of the hold ends with the answer, not where the release begins.
         let _until_then = mem::take(&mut self.held.scope);
         self.held.give_back().await
     }

@@ -50,6 +50,7 @@ pub(super) struct Settings {
 
 impl Handle {
     pub(super) fn new(core: &Arc<Core>, kind: LockKind, name: &str) -> Handle {
+        // A bad name is kept as an error, which the first use returns: so a constructor needs no `Result`.
         let id = match Name::under(&core.config.name_prefix, name) {
             Ok(name) => supported(core, kind, name),
             Err(error) => Err(error),
@@ -114,6 +115,7 @@ impl Handle {
         patience: Patience,
     ) -> impl Future<Output = Result<Option<Guard<K>>, Error>> + Send + 'static + use<K> {
         let spec = self.spec(access, Location::caller());
+        // The future counts as a handle: no client is drained while a call of it is under way.
         let core = self.core.clone();
         let id = self.id.clone();
         async move {
@@ -124,6 +126,7 @@ impl Handle {
             }
             let mut id = id?;
             if spec.waits == Waits::InTurn {
+                // Only now that the owner is known: all its calls share one entry.
                 id = id.for_caller(&spec);
             }
             let parts = std::iter::once((&***core, &id));
@@ -164,6 +167,7 @@ impl Handle {
             "lease"
         };
         let mut lease = check_lease(what, settings.lease)?;
+        // A kind that these servers cannot keep is refused as that, not for the length of its lease.
         if self.id.is_ok() {
             self.core.check_longest(what, settings.lease)?;
         }
@@ -175,6 +179,7 @@ impl Handle {
             config.check_fixed(what, access, lease)?;
             Duration::ZERO
         } else {
+            // No more is asked for than a reader may believe (B1).
             lease = config.believed(access, lease);
             check_renewed(lease)?;
             config.renew_every(lease)
@@ -189,6 +194,7 @@ impl Handle {
             lease: lease.into(),
             renew_every: renew_every.into(),
             max_hold: settings.max_hold.unwrap_or_default().into(),
+            // The order is the server's: no lease passes on in memory before tasks of other processes.
             handoff: if settings.waits == Waits::InTurn {
                 Handoff::off()
             } else {

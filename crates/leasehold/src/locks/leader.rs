@@ -109,7 +109,9 @@ impl LeaderWatch {
             if let Some(at) = self.polls_at {
                 self.record.sleep(at.since(self.record.now())).await;
             }
+            // After the pause, in which the client may have been shut down (bug 217).
             self.record.check_open()?;
+            // Before the look: a look that fails, or whose future is dropped, is not repeated sooner either.
             self.polls_at = Some(self.record.now().after(POLL_EVERY));
             let leader = Leader::seen(&self.record).await?;
             let seen = Some(leader.as_ref().map_or(0, |leader| leader.token));

@@ -98,6 +98,7 @@ impl LeaderRecord {
 
     /// Says it again, in the background, each third of the time for which it lasts; until this is dropped.
     pub(super) fn keep(&self, text: WrittenRecord) -> Option<DropGuard> {
+        // A value that has an end is written again before it: a long term would outlast it (bug 211).
         let every = text.lasts? / 3;
         // It keeps no client alive.
         let core = Arc::downgrade(&self.core);
@@ -127,6 +128,7 @@ impl LeaderRecord {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         self.core.spawn_apart(async move {
+            // `None`: the term has ended before the client.
             if stopped
                 .run_until_cancelled(closing.cancelled_owned())
                 .await
@@ -168,6 +170,7 @@ impl LeaderRecord {
     }
 
     fn key(name: &Name) -> Name {
+        // The key is made of the name as the server knows it, which has the prefix already.
         Name::of_data("", &name.leader_key().to_string())
     }
 }
@@ -198,6 +201,7 @@ impl WrittenRecord {
 impl ReadRecord {
     /// `<ms> <owner> <token> <value>`. What has another form was not written by this library, and says nothing.
     fn read(text: &[u8]) -> Option<ReadRecord> {
+        // The value comes last, since it may have spaces.
         let mut words = str::from_utf8(text).ok()?.splitn(4, ' ');
         let ms = words.next()?.parse::<i64>().ok()?;
         Some(ReadRecord {

@@ -356,6 +356,7 @@ impl LeasedSemaphore {
 
     async fn change(&self, step: Permits, doing: &str) -> Result<i64, Error> {
         let id = self.handle.id()?;
+        // Sent once: the server remembers no request about these numbers, so a copy would count again.
         self.handle.core().permits(id, step, doing).await
     }
 

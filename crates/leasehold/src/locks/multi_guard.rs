@@ -188,6 +188,7 @@ impl MultiGuard {
     /// # Ok(()) }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        // Each part is asked, also behind a part that fails: the others' leases are to last.
         let all = join_all(self.parts.iter().map(|part| part.extend(lease))).await;
         Error::all(all).map(drop)
     }
@@ -197,6 +198,7 @@ impl MultiGuard {
     /// # Errors
     /// As [`Guard::reenter`], of the first part that fails; then none is entered.
     pub fn reenter(&self) -> Result<MultiGuard, Error> {
+        // If a part is lost, the entries that were made before it are given back by their drop.
         let parts: Result<Vec<_>, _> = self.parts.iter().map(Guard::reenter).collect();
         Ok(MultiGuard {
             parts: parts?,

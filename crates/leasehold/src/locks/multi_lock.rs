@@ -343,6 +343,7 @@ fn in_order(parts: Vec<(Handle, Access)>) -> Result<Arc<[(Handle, Access)]>, Err
         let name = part.0.id()?.name.clone();
         keyed.push(((name, part.0.core().backend.server()), part));
     }
+    // By the address that was given; `order_by_server` orders members of one name anew when they are asked for.
     keyed.sort_by(|(one, _), (other, _)| one.cmp(other));
     for pair in keyed.windows(2) {
         let [(one, _), (other, _)] = pair else {

@@ -118,6 +118,7 @@ impl<K> Taken<K> {
                 _ = guard.lost() => {}
             }
         }
+        // Before its time the drop of `self` detaches the guard: the name stays taken until the lease ends by itself.
         if self.rest(guard) == Rest::Over
             && let Some(guard) = self.guard.take()
         {
@@ -129,6 +130,7 @@ impl<K> Taken<K> {
 
 impl<K> Drop for Taken<K> {
     fn drop(&mut self) {
+        // The heartbeat stops first: an extension would keep the name beyond its time.
         self.heartbeat.stop.take();
         let Some(guard) = self.guard.take() else {
             return;
@@ -157,7 +159,9 @@ impl Heartbeat {
         let asked = Arc::<AtomicBool>::default();
         let patience = (kept.every() / 3).clamp(SHORTEST, PATIENCE_MAX);
         let keeps = keep(Arc::clone(hold), kept, patience, Arc::clone(&asked));
+        // Apart: it ends with its hold, so a shutdown need not wait for it.
         hold.env().spawn_apart(async move {
+            // The drop of the sender tells that the heartbeat has ended, whichever way.
             let _ends: oneshot::Sender<()> = ends;
             tokio::select! {
                 biased;

@@ -56,6 +56,7 @@ impl<K> Guard<K> {
             biased;
             reason = self.lost() => Err(self.hold().lost_error(reason)),
             output = work => {
+                // The lease may have ended within the last poll: then the work may not have been alone.
                 self.hold().check()?;
                 Ok(output)
             }

@@ -49,8 +49,11 @@ impl Guard<super::Write> {
     /// Redisson: `readLock().lock()` and then `writeLock().unlock()` of the same thread. Where we differ: those that wait are
     /// told at once (Redisson's sleep until the lease ends).
     pub async fn downgrade(mut self) -> Result<ReadGuard, Error> {
+        // The reader comes first, so the hold is never without a guard, and the release only downgrades it.
+        // Not by `read()`: a downgrade is no second entry, and `reentrant(false)` does not refuse it.
         let reads = self.beside()?.goes_on(&mut self);
         self.release().await?;
+        // The server may have answered the downgrade by saying that the hold is lost.
         reads.hold().check()?;
         Ok(reads)
     }

@@ -78,6 +78,7 @@ impl Semaphore {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> Semaphore {
         let handle = Handle::new(core, LockKind::Semaphore, name);
         Semaphore {
+            // The server keeps no lease: for so long a hold is believed here before it is looked at again.
             handle: handle.with(|settings| settings.lease = NO_LEASE),
         }
     }
@@ -326,6 +327,7 @@ impl Semaphore {
 
     async fn change(&self, step: Permits, doing: &'static str) -> Result<i64, Error> {
         let id = self.handle.id()?;
+        // Repeated until it is answered: the server remembers the request, and a copy changes nothing.
         self.handle.core().permits_once(id, step, doing).await
     }
 

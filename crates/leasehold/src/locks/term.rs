@@ -71,11 +71,13 @@ struct Leading {
 impl Lead {
     /// It is over for all who look. The hold is still there: the next leader cannot begin yet.
     fn over(&self, reason: LostReason) {
+        // The reason comes first: a task that hears the end asks for it. A second reason changes nothing.
         let _ = self.reason.set(reason);
         self.ended.cancel();
     }
 
     fn end(&self) -> Option<Leading> {
+        // The first caller takes the guard, and so the guard is given back once.
         let leading = self.guard.lock().take()?;
         self.over(LostReason::Unconfirmed);
         Some(leading)
@@ -146,6 +148,7 @@ impl Term {
     pub(super) fn new(guard: FencedMutexGuard, record: &LeaderRecord, text: WrittenRecord) -> Term {
         let (watch, token) = (guard.watch(), guard.token());
         let lead = Arc::new(Lead {
+            // Set below: what ends with the guard needs this lead first.
             guard: Mutex::new(None),
             record: record.clone(),
             text,

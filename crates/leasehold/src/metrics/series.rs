@@ -61,6 +61,7 @@ impl Series {
                 handles.held.increment(number(&self.held));
                 handles
             };
+            // Once, also if two clients of one builder come here at a time: the gauges would else begin with the same counts twice.
             self.handles.get_or_init(handles)
         })
     }

@@ -85,6 +85,7 @@ impl Memory {
             let carried_out = server.carry_out(move |store| step(store, &client));
             let answer = in_time(timeout, carried_out).await;
             match &answer {
+                // A refusal is an answer, and ends an outage as any other.
                 Err(Failure::NotSent(cause) | Failure::Ambiguous(cause)) => outage.goes_on(cause),
                 _ => outage.is_over(),
             }
@@ -115,9 +116,11 @@ pub(crate) async fn in_time<T>(
     answer: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     #[cfg(feature = "sim")]
+    // tokio does not tell the simulation when its next timer is due.
     world::set_timer(tokio::time::Instant::now() + timeout);
     match tokio::time::timeout(timeout, answer).await {
         Ok(answer) => answer,
+        // The step may be carried out at this very moment: the time says only that no answer has come.
         Err(elapsed) => Err(Failure::Ambiguous(Arc::new(elapsed))),
     }
 }
@@ -200,6 +203,7 @@ impl LockSteps for Memory {
             step.lease.get(),
             format!("{} ms", step.lease_ms)
         );
+        // No look at the kind, as with each step on a hold that is there: holds are stored by kind, so no other kind's is found.
         self.step(what, move |store, client| Ok(store.extend(client, &step)))
     }
 
@@ -287,6 +291,7 @@ impl WakeUpSteps for Memory {
                 Ok(())
             };
             let (request, answer) = Request::new(&self.client, kind, about, what, step);
+            // Asked for at once: callers drop this reply without a poll.
             network.send(request);
             return answer;
         }

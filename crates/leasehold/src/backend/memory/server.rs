@@ -224,6 +224,7 @@ impl MemoryServer {
     /// ```
     pub fn restart_empty(&self) {
         let now = self.clock().now();
+        // First: a client that finds the store empty must find this server in quarantine as well (QB6).
         self.0.restarted.store(now.nanos(), Ordering::Release);
         let (outbox, clients) = {
             let mut store = self.0.store.lock();
@@ -235,6 +236,7 @@ impl MemoryServer {
             }
             (std::mem::take(&mut store.outbox), store.clients())
         };
+        // Before the messages, and not under the lock: a client that verifies at once asks this store.
         for client in clients {
             client.sink.restarted(Restarted::All);
         }
@@ -275,6 +277,7 @@ impl MemoryServer {
         step: impl FnOnce(&mut Store) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         loop {
+            // Made before the look: so it hears a `notify_waiters` that comes between the look and the wait.
             let healed = self.0.healed.notified();
             if !self.0.faults.lock().cut {
                 break;
@@ -285,6 +288,7 @@ impl MemoryServer {
             let mut faults = self.0.faults.lock();
             let fail = faults.fail > 0;
             faults.fail -= usize::from(fail);
+            // One fault for each step: a step that is refused has no answer to lose.
             let drop_reply = !fail && faults.drop_replies > 0;
             faults.drop_replies -= usize::from(drop_reply);
             (fail, drop_reply, faults.delay)
@@ -300,15 +304,18 @@ impl MemoryServer {
         }
         let (answer, outbox) = {
             let mut store = self.0.store.lock();
+            // At the moment of the step, after the delay: what has ended by then is gone, as on a server.
             store.set_clock(self.0.origin.elapsed());
             let answer = step(&mut store);
             (answer, std::mem::take(&mut store.outbox))
         };
+        // Not under the lock: a wake-up runs the engine, which may ask this store at once.
         deliver(outbox);
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
         if drop_reply {
+            // The wake-ups were delivered: they travel on another connection than the answer.
             let cause = fault("the answer was dropped by MemoryServer::drop_replies");
             return Err(Failure::Ambiguous(cause));
         }

@@ -96,6 +96,7 @@ impl Store {
         self.done.retain(|_, (_, until)| *until > now);
         self.gone.retain(|_, until| *until > now);
         self.labels.retain(|_, (_, until)| *until > now);
+        // Permits have no end: a number stays until a client sets another.
         self.fences.set_clock(now);
         self.queues.retain(|_, waiting| waiting.ends > now);
     }
@@ -181,6 +182,7 @@ impl Store {
 
     /// A restart without data.
     pub(crate) fn forget(&mut self) {
+        // Connections are told apart from data: who listens, and who is connected, stays.
         self.held.clear();
         self.queues.clear();
         self.gone.clear();
@@ -219,7 +221,7 @@ impl Store {
         // In this order (B3, B4): it holds; it was given up; the lock can be had; its entry.
         if let Some(held) = self.ours(client, id, step.lease) {
             if held.access != step.access {
-                // A late copy: it was downgraded since.
+                // A late copy: it was downgraded since, and a lease id never changes back from a reader to a writer (B4).
                 return self.held_by_others(id);
             }
             held.ends = held.ends.max(now + Duration::from_millis(step.lease_ms));
@@ -230,6 +232,7 @@ impl Store {
         if self.is_given_up(client, step.lease) {
             return Acquired::GivenUp;
         }
+        // After the tombstone: a late copy must not set how many permits there are. Before the look whether enough are free.
         if let Some(permits) = step.permits {
             self.provide(id, permits);
         }
@@ -241,6 +244,7 @@ impl Store {
         let gives = gives && self.is_behind_another(client, id);
         if in_turn && fits && !gives {
             self.hold(client, id, step.access, (step.lease, step.lease_ms));
+            // B4: a lease id that holds has no entry.
             self.leave_queue(client, id, step.lease);
             self.let_in_behind(id, step, is_free);
             return Acquired::Granted {
@@ -248,6 +252,7 @@ impl Store {
                 tokens: self.tokens(id),
             };
         }
+        // Before the lock is given to the next: a reader that has an entry gets in behind the first, in the same step.
         if let Some(entry) = step.entry.filter(|_| rules(id.kind).has_queue()) {
             let grant = Grant {
                 access: step.access,
@@ -275,6 +280,7 @@ impl Store {
                 held.ends = held.ends.max(ends);
                 Renewal::Extended
             }
+            // No holds are stored of a semaphore without leases, so none can be missing.
             None if renew.id.kind.never_ends() => Renewal::Extended,
             None => Renewal::Lost,
         }
@@ -351,6 +357,7 @@ impl Store {
         KnownClient {
             uuid: label.map(|_| client.to_string()),
             label: label.or(connected).cloned(),
+            // Unknown, unless a connection or a label of it was seen here: clients of other libraries have neither.
             connected: (connected.or(label)).map(|_| connected.is_some()),
         }
     }
@@ -370,6 +377,7 @@ impl Store {
 
     pub(crate) fn listen(&mut self, client: &Arc<str>, id: &LockId, subscriber: &Arc<Subscriber>) {
         let listeners = self.listeners.entry(id.clone()).or_default();
+        // A client listens once, however often it says so: a release counts clients.
         listeners.retain(|subscriber| {
             subscriber
                 .upgrade()

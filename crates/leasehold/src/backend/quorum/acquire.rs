@@ -27,6 +27,7 @@ const POLL_FIRST: u64 = 50;
 const POLL_MORE: u64 = 100;
 
 pub(super) async fn acquire(state: QuorumState, step: Acquire) -> Result<Acquired, Failure> {
+    // Here, since acquisitions make the ballots.
     state.tidy();
     let checked = state.servers.check();
     let coordinator = match checked.and_then(|()| state.servers.coordinator_or_why(&step.id)) {
@@ -53,6 +54,7 @@ pub(super) async fn acquire(state: QuorumState, step: Acquire) -> Result<Acquire
     let has_coordinator = candidate.words[coordinator] == VoteAnswer::Vote;
     let polls = has_coordinator && verdict == Verdict::Held && candidate.step.entry.is_some();
     let background = candidate.state.servers.background.clone();
+    // Before the pause: this gives the votes back, and other clients are asking for them.
     let answer = candidate.answer(verdict);
     if polls {
         let pause = POLL_FIRST + fastrand::u64(0..=POLL_MORE);
@@ -178,12 +180,14 @@ impl Candidate {
             servers, ballots, ..
         } = self.state.clone();
         let (lease, sent) = (self.step.lease, self.state.now());
+        // Before the requests: what is confirmed by the time of an answer may still have been what the server called held (bug 257).
         let pending = ballots.pending_for(&self.step.id.name);
         let lease_length = Duration::from_millis(self.step.lease_ms);
         let mut round = Round::new(&servers, servers.timeout(lease_length));
         for &at in targets {
             // Written down before it is sent: from here on this server must be told when the id is given up (QB5).
             if !ballots.asks(lease, at, entry.is_some()) {
+                // A release has overtaken this attempt. It knows of the servers that were asked until here, and tells them.
                 self.refused = true;
                 break;
             }
@@ -214,6 +218,7 @@ impl Candidate {
         let answer = match said {
             ServerReply::Answer(answer) => Ok(answer),
             ServerReply::Failed(failure) => Err(failure),
+            // Its ask stays open in the ballots: `heard_late` writes its answer down, and gives back what that has brought (QB5).
             ServerReply::Silent(_) | ServerReply::Waits(_) => {
                 self.words[at] = VoteAnswer::Failed;
                 return;
@@ -229,6 +234,7 @@ impl Candidate {
                 silent,
                 unsettled: pending.contains(&at),
             },
+            // A grant without a vote as well: of a server in quarantine (QB6), or for a lease id that was given up meanwhile.
             _ => VoteAnswer::Failed,
         };
     }
@@ -286,6 +292,7 @@ impl Candidate {
             Verdict::Held => {
                 self.give_up();
                 let (word, unsettled) = (self.words[self.coordinator], self.is_unsettled());
+                // A waiter that has had the coordinator pauses above by itself, and is not to wait for a lease's end.
                 let left = if word == VoteAnswer::Vote && self.step.entry.is_some() {
                     Some(Duration::ZERO)
                 } else {
@@ -329,10 +336,12 @@ fn held(words: &[VoteAnswer]) -> usize {
 }
 
 fn verdict(words: &[VoteAnswer], coordinator: usize, need: usize) -> Verdict {
+    // Even beside the votes of a majority: the client that has the coordinator is the next, and would ask for them in vain.
     if let VoteAnswer::Held { .. } = words[coordinator] {
         Verdict::Held
     } else if votes(words) >= need {
         Verdict::Granted
+    // So many have answered that only other clients stand in the way: an entry or a poll helps. With fewer, servers are missing.
     } else if votes(words) + held(words) >= need {
         Verdict::Held
     } else {

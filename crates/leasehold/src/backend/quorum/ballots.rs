@@ -89,6 +89,7 @@ impl Ballots {
         Ballot {
             servers: vec![word; self.of],
             given_up: None,
+            // `tidy` leaves it alone until a first vote says when it ends.
             ends: Tick::MAX,
         }
     }
@@ -97,6 +98,7 @@ impl Ballots {
     pub(super) fn asks(&self, lease: LeaseId, at: usize, queued: bool) -> bool {
         let mut known = self.known.lock();
         let ballot = known.all.entry(lease).or_insert_with(|| self.ballot());
+        // Also by one ask of several: an entry stays when a later ask wants none.
         ballot.servers[at].queued |= queued;
         ballot.asks(at)
     }
@@ -132,6 +134,7 @@ impl Ballots {
                 }
             }
             Err(Failure::Ambiguous(_)) => word.copies = true,
+            // It says that it does not hold it. Its queue may have an entry all the same, or a copy of an ask may take the lock later (B4).
             Ok(_) if word.queued || word.copies => {}
             // It left nothing there.
             Ok(_) | Err(_) => word.asked = word.asked.saturating_sub(1),
@@ -152,6 +155,7 @@ impl Ballots {
     /// A server says that it is not ours: its vote has ended.
     pub(super) fn lost(&self, lease: LeaseId, at: usize) {
         if let Some(ballot) = self.known.lock().all.get_mut(&lease) {
+            // Only the vote: the server is told at the end all the same, since an earlier ask or a repair (QB7) may hold there by then.
             ballot.servers[at].vote = None;
         }
     }
@@ -174,6 +178,7 @@ impl Ballots {
     pub(super) fn give_up(&self, lease: LeaseId, name: &Name) -> Vec<PendingAt> {
         let mut known = self.known.lock();
         let KnownBallots { all, pending } = &mut *known;
+        // Such as a lease id whose ballot was tidied: no server may be left out (QB4).
         let unknown = || self.ballot().asked_everywhere();
         let ballot = all.entry(lease).or_insert_with(unknown);
         if ballot.given_up.replace(name.clone()).is_none() {
@@ -224,6 +229,7 @@ impl Ballots {
     /// A server has nothing of it any more: it was told so for long enough.
     pub(super) fn expired(&self, lease: LeaseId, at: usize) {
         if let Some(ballot) = self.known.lock().all.get_mut(&lease) {
+            // A round that was dropped with its runtime never writes its answers down, and its ballot would stay for ever.
             ballot.servers[at].under_way = 0;
         }
         self.confirmed(lease, at, false);
@@ -232,6 +238,7 @@ impl Ballots {
     /// Forgets holds that were left to expire. Of these nothing is told.
     pub(super) fn tidy(&self, now: Tick) {
         let is_left = |ballot: &Ballot| {
+            // An ask without an answer needs its ballot still: without one `is_open` would say that the lease id was given up.
             let is_idle = ballot.servers.iter().all(|it| it.under_way == 0);
             ballot.given_up.is_none() && is_idle && ballot.ends < now
         };
@@ -241,6 +248,7 @@ impl Ballots {
     /// Whether there may be much to tidy.
     pub(super) fn is_large(&self) -> bool {
         let all = &self.known.lock().all;
+        // Just before the map would grow: a walk over all is paid for by as many acquisitions.
         all.len() > FEW && all.len() == all.capacity()
     }
 
@@ -318,6 +326,7 @@ fn end_of(sent: Tick, remaining: Duration) -> Tick {
 /// that the engine takes off.
 pub(super) fn stated(end: Tick, sent: Tick) -> Duration {
     let left = end.since(sent) + margin(Duration::ZERO);
+    // Rounded down: the engine may believe a nanosecond less than the votes, and none more.
     let nanos = left.as_nanos() * 100 / 99;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }

@@ -54,6 +54,7 @@ impl Sink for CoordinatorListener {
     fn wake(&self, id: &LockId, wake_up: WakeUp) {
         let CoordinatorListener { listeners, at } = self;
         match wake_up {
+            // From any server: a coordinator of before that has given it the name keeps it for a lease, unless this client learns it (L1).
             WakeUp::Granted(grant) => {
                 listeners.granted.lock().insert(grant.lease);
                 // No ask has this number: it is not believed, and has its client ask (QB3).
@@ -104,6 +105,7 @@ impl CoordinatorListeners {
     pub(super) fn passed_on(&self, id: &LockId, now: Tick) {
         let mut contended = self.contended.lock();
         if contended.len() >= CONTENDED_MOST {
+            // Forgetting costs a round in vain, so the table need not be exact.
             contended.clear();
         }
         contended.insert(id.clone(), now);
@@ -127,6 +129,7 @@ impl CoordinatorListeners {
         id: &LockId,
         at: usize,
     ) -> Reply<()> {
+        // Written down before it is sent: a wake-up may be heard before the answer, and counts only at this server.
         let before = self.listened_at.lock().insert(id.clone(), at);
         if let Some(before) = before.filter(|before| *before != at) {
             drop(servers.at(before).backend.unlisten(id));
@@ -141,6 +144,7 @@ impl CoordinatorListeners {
                 if listened_at.get(&id) == Some(&at) {
                     listened_at.remove(&id);
                     // It may have been carried out, and no other would end it later.
+                    // Under the lock, so that a call that listens anew is sent behind it.
                     drop(servers.at(at).backend.unlisten(&id));
                 }
             }
@@ -160,6 +164,7 @@ impl CoordinatorListeners {
         if self.is_watched.swap(true, Ordering::AcqRel) {
             return;
         }
+        // Weak, so that the client may end while its names are still waited for.
         let (listeners, servers): (Weak<CoordinatorListeners>, Weak<Servers>) =
             (Arc::downgrade(self), Arc::downgrade(servers));
         let Some(background) = servers.upgrade().map(|servers| servers.background.clone()) else {
@@ -176,6 +181,7 @@ impl CoordinatorListeners {
                 if listeners.check(&servers) {
                     continue;
                 }
+                // First the mark, then the look: a name that comes between finds no watcher and starts one, or is seen here.
                 listeners.is_watched.store(false, Ordering::Release);
                 let is_empty = listeners.listened_at.lock().is_empty();
                 if is_empty || listeners.is_watched.swap(true, Ordering::AcqRel) {
@@ -187,6 +193,7 @@ impl CoordinatorListeners {
 
     /// Whether a name is waited for.
     fn check(&self, servers: &Servers) -> bool {
+        // A copy, since a sink that is woken may listen or stop listening at once, which takes this lock.
         let heard: Vec<(LockId, usize)> = {
             let listened_at = self.listened_at.lock();
             listened_at
@@ -227,6 +234,7 @@ impl Servers {
 /// The place of a server in the order of a name: the same in all programs (FNV-1a, mixed).
 fn rank(name: &str, server: &str) -> u64 {
     let bytes = name.bytes().chain([0]).chain(server.bytes());
+    // Not the standard library's hasher, which is seeded for each process: all clients must find the same order.
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

@@ -22,6 +22,7 @@ pub(super) async fn inspect(state: QuorumState, id: LockId) -> Result<Inspection
     let mut said: Vec<Option<Inspection>> = vec![None; servers.len()];
     let mut why: Vec<Option<String>> = vec![None; servers.len()];
     let mut failures = Failures::default();
+    // To the end, not only to a majority: the user is shown the word of each server.
     while let Some((at, word)) = round.next().await {
         failures.note(at, &word);
         match word {
@@ -32,6 +33,7 @@ pub(super) async fn inspect(state: QuorumState, id: LockId) -> Result<Inspection
             }
         }
     }
+    // "Free" is said only by a majority: the others may all hold it.
     if said.iter().flatten().count() < servers.need() {
         return Err(failures.failure(servers));
     }
@@ -101,6 +103,7 @@ pub(super) async fn count(state: QuorumState, step: Count) -> Result<Counted, Fa
     if written >= servers.need() {
         Ok(Counted::Written)
     } else if not_ours > servers.spare() {
+        // The hold has ended, and a minority may have it still (QB4).
         state.give_up(&step.id, step.access, step.lease);
         Ok(Counted::NotOurs)
     } else {
@@ -112,6 +115,7 @@ pub(super) async fn count(state: QuorumState, step: Count) -> Result<Counted, Fa
 pub(super) async fn force_unlock(state: QuorumState, id: LockId) -> Result<Vec<String>, Failure> {
     let servers = &state.servers;
     let mut round = Round::new(servers, servers.timeout(Duration::MAX));
+    // Servers in quarantine, too: a holder's lease there would outlive the force, and get its vote back.
     for at in (0..servers.len()).filter(|at| servers.is_reachable(*at)) {
         round.ask(at, servers.at(at).backend.force_unlock(id.clone()));
     }

@@ -107,6 +107,7 @@ impl Quorum {
         let shown = names.join(", ");
         let servers = Arc::new(servers);
         let ballots = Arc::new(Ballots::new(of, config.may_duplicate));
+        // As long as on one server (`engine/env`).
         let tombstone = config.lease.max(Duration::from_secs(30));
         Quorum {
             outage: Outage::new(shown.clone(), outage_clock),
@@ -140,6 +141,7 @@ impl Quorum {
         let dials =
             (0..servers.len()).map(|at| async move { (at, servers.at(at).backend.dial().await) });
         let mut dials: FuturesUnordered<_> = dials.collect();
+        // Not polled before it is set: the branch below has a majority for its condition.
         let mut others = pin!(MaybeDone::Gone);
         loop {
             tokio::select! {
@@ -155,6 +157,7 @@ impl Quorum {
                 others.set(maybe_done(servers.background.sleep(SLOWER)));
             }
         }
+        // Also with a majority: a server that was given twice must be told before its two votes make a hold.
         servers.check()?;
         if up < servers.need() {
             return Err(failures.failure(servers));
@@ -206,6 +209,7 @@ impl LockSteps for Quorum {
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
+        // The same at each server: it is made of the client's uuid and the lease id.
         self.state.servers.at(0).backend.owner(kind, access, lease)
     }
 

@@ -102,6 +102,7 @@ impl PendingReleases {
         all.lock()
             .entry(pending_release.release.lease)
             .or_insert(pending_release);
+        // The task has a strong pointer: what is owed outlives the client (QB5).
         if !self.of[at].is_reporting.swap(true, Ordering::AcqRel) {
             let pending_releases = Arc::clone(self);
             let handle = self.servers.background.handle();
@@ -116,6 +117,7 @@ impl PendingReleases {
         loop {
             self.servers.background.sleep(backoff.next()).await;
             let now = self.servers.clock.now();
+            // Before the next are told: what has expired need not be sent to a server that never answers.
             for lease in self.expired(at, now) {
                 self.ballots.expired(lease, at);
             }
@@ -129,9 +131,11 @@ impl PendingReleases {
                 }
                 continue;
             }
+            // A server without a connection is left in peace: each request would only wait for one, and fail with it.
             if !self.servers.is_reachable(at) {
                 continue;
             }
+            // Side by side: a server that was away for a while may be owed thousands.
             let told = next
                 .iter()
                 .map(|pending_release| member.backend.release(pending_release.release.clone()));

@@ -33,6 +33,7 @@ pub(super) async fn release(state: QuorumState, step: Release) -> Result<Release
     let mut failures = Failures::default();
     let mut round = state.release_at(&pending, &release, longest);
     let mut open: Vec<usize> = pending.iter().map(|pending| pending.at).collect();
+    // The coordinator is waited for beyond a majority: its release wakes the next waiter, or passes the name on.
     while left > servers.spare() || waits_for_coordinator {
         let Some((at, said)) = round.next().await else {
             break;
@@ -59,6 +60,7 @@ pub(super) async fn release(state: QuorumState, step: Release) -> Result<Release
             ServerReply::Failed(_) => {
                 pending_releases.add(at, &release, longest);
             }
+            // Nothing is noted here: `told` hears the answer, or its failure, when the round is over.
             ServerReply::Silent(_) | ServerReply::Waits(_) => {}
         }
     }

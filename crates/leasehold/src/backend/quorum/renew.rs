@@ -46,6 +46,7 @@ async fn collect(
     mut entries: Vec<Entry>,
 ) -> Result<Vec<Renewal>, Failure> {
     let servers = &state.servers;
+    // Before the replies are polled for the first time, which sends them (B1).
     let sent = state.now();
     let shortest = entries
         .iter()
@@ -77,6 +78,7 @@ async fn collect(
     round.rest(move |at, answer| {
         let may_vote = late.servers.may_vote(at);
         for (entry, renewal) in entries.iter_mut().zip(answer.into_iter().flatten()) {
+            // A batch that has ended without a majority repairs nothing: its hold may be over, and the votes another's.
             let before = entry.not_ours.len();
             entry.hear(&late, at, sent, renewal, may_vote);
             if entry.not_ours.len() > before && entry.extended >= late.servers.need() {
@@ -147,6 +149,7 @@ impl Entry {
             lease_ms,
             ..
         } = self.renew;
+        // Zero only looks: a fixed lease is not made longer by a repair.
         if lease_ms == 0 || !ballots.asks_again(lease, at) {
             return;
         }
@@ -204,6 +207,7 @@ pub(super) async fn extend(state: QuorumState, step: Extend) -> Result<Option<Du
     left.sort_unstable();
     match left.iter().rev().nth(servers.need() - 1) {
         Some(remaining) => Ok(Some(*remaining)),
+        // Fewer than a majority are left, which must not keep the name from others.
         None if not_ours > servers.spare() => {
             state.give_up(&step.id, step.access, step.lease);
             Ok(None)

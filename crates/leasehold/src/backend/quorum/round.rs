@@ -84,6 +84,7 @@ impl<T: Send + 'static> Round<T> {
                     let now = self.servers.clock.now();
                     let left = self.until.since(now);
                     self.check = Box::pin(self.servers.background.sleep(CHECK_EVERY.min(left)));
+                    // A single server each time: the next checks find the others, and come at once when the time is up.
                     if let Some((at, said)) = self.gone(left.is_zero()) {
                         self.waited_for.retain(|it| *it != at);
                         return Some((at, said));
@@ -129,6 +130,7 @@ impl<T: Send + 'static> Round<T> {
         mut self,
         mut heard: impl FnMut(usize, Result<T, Failure>) + Send + 'static,
     ) {
+        // Polled once here, which sends the requests. The task below polls them again, with a waker of its own.
         while let Some(Some((at, answer))) = self.replies.next().now_or_never() {
             self.servers.note_silent(at, answer.is_err());
             heard(at, answer);
@@ -148,6 +150,7 @@ impl<T: Send + 'static> Round<T> {
             return;
         }
         let background = servers.background.clone();
+        // Not dropped with the round: only the answers say what these servers have of the lease id (QB5).
         drop(background.handle().spawn(async move {
             while let Some((at, answer)) = replies.next().await {
                 if answer.is_ok() {
@@ -183,6 +186,7 @@ impl Failures {
                 failure.cause()
             }
         };
+        // The latest word of a server stands last, and replaces its earlier one.
         self.causes.retain(|(it, _)| *it != at);
         self.causes.push((at, Arc::clone(cause)));
     }
@@ -198,6 +202,7 @@ impl Failures {
             let mut causes = self.causes.iter();
             causes.find_map(|(it, cause)| (*it == at).then(|| Arc::clone(cause)))
         };
+        // Ambiguous if a single server may have carried it out: the name may be taken there until that is given back.
         let cause = servers.no_majority(of);
         if self.is_ambiguous {
             Failure::Ambiguous(cause)

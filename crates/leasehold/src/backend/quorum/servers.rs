@@ -66,6 +66,7 @@ impl ServerPatience {
         if time >= self.operation_timeout {
             return time + SAYS_SO;
         }
+        // Of a lease of some milliseconds a tenth is less than any answer takes.
         time.max(Duration::from_millis(1))
     }
 }
@@ -138,6 +139,7 @@ impl Servers {
     /// For how long the vote of a server does not count still, since it may have forgotten locks (QB6).
     pub(super) fn quarantine(&self, at: usize) -> Option<Duration> {
         let started = self.at(at).backend.said().started;
+        // Zero: memory that was never restarted, or a server that was not reached yet, whose handshake says it before any answer (QB6).
         if started == Tick::default() || self.quarantine.is_zero() {
             return None;
         }
@@ -158,6 +160,7 @@ impl Servers {
         }
         let now = self.clock.now();
         let tried = Tick::from_nanos(member.tried.load(Ordering::Relaxed));
+        // Two calls may both find it due: the server gets one request more, which does no harm.
         let again = now.since(tried) >= TRY_EVERY;
         if again {
             member.tried.store(now.nanos(), Ordering::Relaxed);
@@ -202,6 +205,7 @@ impl Servers {
 
     /// An error if the servers cannot make a quorum: one was given twice, or is a replica. Told as soon as both have said so.
     pub(super) fn check(&self) -> Result<(), Failure> {
+        // Once is enough: two servers that differ do not become one by a restart.
         if self.all_differ.load(Ordering::Relaxed) {
             return Ok(());
         }

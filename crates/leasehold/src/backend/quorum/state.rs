@@ -34,6 +34,7 @@ impl QuorumState {
     pub(super) fn askable(&self) -> Vec<usize> {
         let servers = &self.servers;
         let all = 0..servers.len();
+        // A server in quarantine is not even asked: its grant would be no vote, and would have to be given back (QB6).
         all.filter(|at| servers.may_vote(*at) && servers.is_reachable(*at))
             .collect()
     }
@@ -63,6 +64,7 @@ impl QuorumState {
             let lease = release.lease;
             let may_vote = state.servers.may_vote(at);
             state.ballots.answered(lease, at, sent, &answer, may_vote);
+            // The release may have reached the server before this ask, and found nothing: so the server is told once more.
             if matches!(answer, Ok(Acquired::Granted { .. })) && !state.ballots.is_open(lease) {
                 state
                     .pending_releases
@@ -80,9 +82,11 @@ impl QuorumState {
     ) -> Round<ReleaseReply> {
         let mut round = Round::new(&self.servers, self.servers.timeout(longest));
         for PendingAt { at, copies } in pending {
+            // A server of which all asks are answered needs none: no copy can come after its release (QB4).
             let tombstone = copies.then_some(self.pending_releases.tombstone_ms);
             let release = Release {
                 tombstone_ms: release.tombstone_ms.or(tombstone),
+                // A server counts the listeners that it has: this client is among them at its coordinator only.
                 listening: release.listening && self.listeners.hears(&release.id, *at),
                 ..release.clone()
             };

@@ -91,6 +91,7 @@ impl Commands {
             Err(SendFailure::Failed(error)) => Err(classify(error)),
             Err(other) => return Err(other.failure()),
         };
+        // A server that is not ready says nothing about the right to `INFO`: the caller asks again. A final refusal is an answer.
         let later = answer.as_ref().err().filter(|failure| !failure.is_final());
         let later = later.cloned();
         self.connections.learn(ServerId::of(answer));
@@ -100,6 +101,7 @@ impl Commands {
     /// Asks a node of a cluster on which channels its clients wake each other.
     pub(super) async fn sharding(&self) -> Result<Sharding, Failure> {
         let answer = match self.send(Request::Command(&Sharding::question())).await {
+            // Kept as an error: `Sharding::of` takes a refusal for an answer, which means classic channels.
             Err(SendFailure::Failed(error)) => Err(error),
             answer => Ok(answer.map_err(SendFailure::failure)?),
         };
@@ -139,6 +141,7 @@ impl Commands {
             Some(both) => self.send(Request::Second(&both)).await,
         };
         match sent {
+            // The server has run nothing, so the text is no second copy. `EVAL` has it kept, for one round trip less than `SCRIPT LOAD`.
             Err(SendFailure::Failed(error)) if script::is_unknown(&error) => {
                 let sent = match call.by_text_behind_another() {
                     None => self.send(Request::Command(&call.by_text())).await,
@@ -162,6 +165,8 @@ impl Commands {
         let is_unknown =
             |answer: &RedisResult<Value>| answer.as_ref().is_err_and(script::is_unknown);
         if answers.iter().any(is_unknown) {
+            // All are sent again, also those that ran: renewals commute (B2), and `WAIT` needs a write just before it on its own
+            // connection.
             return self.each(calls, last, Call::by_text).await;
         }
         Ok(answers)
@@ -212,6 +217,7 @@ impl Commands {
 
     async fn send_once(&self, request: Request<'_>) -> Result<Value, SendFailure> {
         let mut way = self.connections.way(self.timeout).await?;
+        // Read before the request is handed over: any write from here on may have been the request (B5).
         let writes = way.connection.writes();
         let answer = {
             let sending = way
@@ -237,6 +243,7 @@ impl Commands {
                 let late = RedisError::from(late);
                 way.silent(&late, self.timeout).await;
                 self.outage.goes_on(&in_words(late.clone()));
+                // A timeout is ambiguous: the server may carry the request out yet.
                 return Err(SendFailure::Failed(late));
             }
         };
@@ -245,6 +252,7 @@ impl Commands {
         }
         let answer = answer.map_err(|error| {
             self.is_refused(&error);
+            // Nothing of it has left, so it may be sent once more as if it had never been (B5).
             if needs_new_connection(&error) && !way.connection.may_have_written(writes) {
                 way.ended();
                 return SendFailure::Unwritten(error);
@@ -267,8 +275,10 @@ impl Commands {
     /// What a request that failed says of the server. A connection that broke says nothing yet: the next attempt to connect does.
     fn is_refused(&self, error: &RedisError) {
         match classify(error.clone()) {
+            // To those that run the program a server that refuses every request is an outage, although it answers (bug 191).
             Failure::NotNow(cause) if refuses_all(error) => self.outage.goes_on(&cause),
             Failure::NotNow(cause) => self.outage.refuses(&cause),
+            // A server that refuses a request for good has answered it, so it can be used.
             Failure::Rejected(_) => self.outage.is_over(),
             Failure::NotSent(_) | Failure::Ambiguous(_) => {}
         }
@@ -290,6 +300,7 @@ impl Request<'_> {
         match self {
             Request::Command(command) => connection.send_packed_command(command).await,
             Request::Second(both) => {
+                // The redis crate passes the skipped answer over also if it is an error, as of a user that may not call `PING`.
                 let answers = connection.send_packed_commands(both, 1, 1).await;
                 // The code that reads a missing one refuses it as unexpected.
                 answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))

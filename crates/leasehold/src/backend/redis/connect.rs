@@ -58,6 +58,7 @@ impl DialProgress {
 
     /// The answer of the provider. Until then it is the provider that is waited for.
     pub(super) async fn of_provider<T>(&self, answer: impl Future<Output = T>) -> T {
+        // A caller that gives up in the middle drops this future and leaves the flag set: the provider is then named as what was silent.
         self.asking.store(true, Ordering::Relaxed);
         let answer = answer.await;
         self.asking.store(false, Ordering::Relaxed);
@@ -176,6 +177,7 @@ impl Target {
         {
             return;
         }
+        // No plain word: the TLS handshake alone decides, up to the caller's timeout.
         std::future::pending::<()>().await;
     }
 
@@ -187,6 +189,7 @@ impl Target {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         };
         let found = tokio::net::lookup_host((host.as_str(), *port)).await?;
+        // All addresses are dialled at once: the first may swallow packets, and would cost the whole connect timeout.
         let attempts: Vec<_> = found
             .map(|address| Box::pin(TcpStream::connect(address)))
             .collect();
@@ -224,6 +227,7 @@ impl Target {
         if self.in_cluster && self.database() != 0 && has_no_database(&error) {
             return Failure::Rejected(Arc::new(NoDatabase(self.database())));
         }
+        // Before the server is blamed: a process without free files has asked it nothing (bug 135).
         if let Some(own) = of_this_process(&error) {
             Failure::NotSent(Arc::new(own))
         } else if error.kind() == ErrorKind::Parse && self.may_need_tls() {
@@ -231,6 +235,7 @@ impl Target {
         } else if error.kind() == ErrorKind::Parse {
             Failure::Rejected(Arc::new(NotRedis))
         } else if error.is_timeout() {
+            // The login has no timeout of its own, so this is the kernel's word that the server is silent.
             Failure::NotSent(progress.silent(timeout))
         } else if error.is_connection_refusal() && self.is_unix() {
             Failure::NotSent(Arc::new(NoSocket))
@@ -294,6 +299,7 @@ impl Target {
 /// Sets up a socket that has just been connected.
 pub(super) fn set_up(stream: &TcpStream, settings: &ConnectionSettings) -> std::io::Result<()> {
     let socket = SockRef::from(stream);
+    // The redis crate sets up the sockets that it opens itself, and this one it is given.
     socket.set_tcp_nodelay(settings.nodelay)?;
     if let Some(keepalive) = settings.keepalive {
         let probes = TcpKeepalive::new()
@@ -304,6 +310,7 @@ pub(super) fn set_up(stream: &TcpStream, settings: &ConnectionSettings) -> std::
     }
     // A connection that is closed discards what it has not sent (B4).
     socket.set_linger(Some(Duration::ZERO))?;
+    // Without it the kernel repeats what has no acknowledgement for about a quarter of an hour before it gives the server up.
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(settings.user_timeout)?;
     Ok(())

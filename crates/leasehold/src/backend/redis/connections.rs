@@ -167,6 +167,7 @@ impl Connections {
     /// Makes the first connection at once, so that a caller that connects learns of errors.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<(), Failure> {
         let here = Handle::try_current().ok();
+        // A socket lives on the runtime that polls its connect. A caller may have none: the background runtime connects for it.
         let made = if here.is_some() {
             self.dialler.dial(false).await?
         } else {
@@ -175,7 +176,9 @@ impl Connections {
                 .background
                 .handle()
                 .spawn(async move { dialler.dial(false).await });
+            // A caller that drops its connect leaves no attempt behind.
             let made = AbortOnDropHandle::new(in_background).await;
+            // The task is not aborted while it is awaited: it fails only with the thread.
             made.unwrap_or_else(|_| Err(Failure::Rejected(Arc::new(ThreadGone))))?
         };
         let first = match here {
@@ -192,6 +195,7 @@ impl Connections {
             .restarts
             .silence
             .tell(Arc::downgrade(self) as _);
+        // The receiver is made here, and not in the task: a change before its first poll is then not missed.
         let (connections, mut changes) = (Arc::downgrade(self), self.dialler.restarts.changes());
         self.background.handle().spawn(async move {
             while changes.changed().await.is_ok() {
@@ -221,12 +225,15 @@ impl Connections {
                 let Some(connections) = connections.upgrade() else {
                     return;
                 };
+                // Any difference counts, also a smaller sum: a connection that takes the place of another begins at zero.
                 let before = std::mem::replace(&mut written, connections.writes());
                 let is_used = connections.dialler.restarts.is_busy() || written != before;
+                // A client that ends during a poll is not kept alive by it (L3).
                 drop(connections);
                 if is_used {
                     poller.poll().await;
                 } else {
+                    // An idle client keeps no connections to its sentinels for questions. It still hears them.
                     poller.rest();
                 }
             }
@@ -242,6 +249,7 @@ impl Connections {
     }
 
     fn all(&self) -> Vec<Arc<ManagedConnection>> {
+        // The list is copied: the end of a connection wakes callers, and their wakers must not run under this lock (bug 48).
         let mut all = self.others.read().clone();
         all.push(Arc::clone(&self.of_background));
         all
@@ -264,6 +272,7 @@ impl Connections {
         let mut cause: Cause = Arc::new(NotYet);
         let found = self
             .background
+            // The background runtime's clock measures this, since the runtime that polls now may end in the middle.
             .within(patience, self.next_way(&mut cause))
             .await;
         found.unwrap_or(Err(NoWay::Down(cause)))
@@ -276,6 +285,7 @@ impl Connections {
             let managed = self.of_this_runtime().unwrap_or_else(|| self.enter());
             // Registered before the state is read: a change in between ends the wait below (L2).
             let changed = managed.changed.notified();
+            // A connection that is there goes on being used, as by the fast path, which does not look at this.
             if self.is_abandoned.load(Ordering::Acquire)
                 && !matches!(&*managed.state.read(), ConnectionState::Up { .. })
             {
@@ -306,6 +316,7 @@ impl Connections {
     /// The connection of the runtime that calls this, if it has one.
     fn of_this_runtime(&self) -> Option<Arc<ManagedConnection>> {
         let Ok(here) = Handle::try_current() else {
+            // The background runtime polls that socket, so a caller without a runtime can wait for its answers.
             return Some(Arc::clone(&self.of_background));
         };
         let id = here.id();
@@ -335,6 +346,7 @@ impl Connections {
             others.push(Arc::clone(&managed));
         }
         let leaving = Leaving {
+            // Weak references: the task lives as long as its runtime, and would keep alive what aborts it in its drop (L3).
             connections: Arc::downgrade(self),
             managed: Arc::downgrade(&managed),
         };
@@ -344,6 +356,7 @@ impl Connections {
             std::future::pending::<()>().await;
         });
         let _ = managed.sentinel.set(sentinel.abort_handle());
+        // The runtime had ended before the task was spawned: its drop has taken the entry out again by now.
         if matches!(&*managed.state.read(), ConnectionState::Gone) {
             return Arc::clone(&self.of_background);
         }
@@ -352,10 +365,12 @@ impl Connections {
 
     /// Why there is no connection, as long as there is none.
     pub(super) fn trouble(&self) -> Option<Cause> {
+        // A runtime that has sent nothing yet knows of no trouble.
         let managed = self.of_this_runtime()?;
         let state = managed.state.read();
         match &*state {
             ConnectionState::Down(cause) | ConnectionState::Refused(cause) => {
+                // While the first attempt is under way nothing has failed.
                 (!cause.is::<NotYet>()).then(|| Arc::clone(cause))
             }
             _ => None,
@@ -383,6 +398,7 @@ impl Connections {
         let said = self.dialler.identity.lock().clone();
         match said {
             ServerId::NotYet => None,
+            // Equal names in two databases of one server are two locks, and a multi-lock must have an order for them, too.
             ServerId::RunId(id) => Some(format!("{id}/{}", discovery.database())),
             ServerId::Refused => {
                 self.dialler.has_warned.call_once(|| {
@@ -426,6 +442,7 @@ impl Connections {
         let left: Vec<_> = self.others.write().extract_if(.., is_one_thread).collect();
         for managed in left {
             if let Some(way) = Arc::clone(&managed).way() {
+                // No runtime may poll its task again, so those that wait for an answer are told from here (bug 189).
                 way.connection.close();
             }
             managed.leave();
@@ -437,6 +454,7 @@ impl Connections {
         self.is_abandoned.store(true, Ordering::Release);
         self.shut();
         for managed in self.all() {
+            // The flag is set by now: each caller that wakes up looks at it.
             managed.changed.notify_waiters();
         }
     }
@@ -473,6 +491,7 @@ impl Wanted {
 
     /// Completes when a command waits.
     async fn by_any(&self) {
+        // Made before the count is read: a command that comes in between completes it (L2).
         let first = self.first.notified();
         if self.is_by_none() {
             first.await;
@@ -522,6 +541,7 @@ impl Way {
         if rest.is_zero() {
             return self.managed.is_silent(number, heard, timeout, &cause);
         }
+        // A task waits for the rest: the caller has its answer now, and the connection keeps the whole time that it is due.
         let managed = Arc::downgrade(&self.managed);
         self.managed.runtime.spawn(async move {
             tokio::time::sleep(rest).await;
@@ -622,6 +642,7 @@ impl ManagedConnection {
         let mut state = self.state.write();
         if !matches!(&*state, ConnectionState::Gone) {
             let number = self.made.fetch_add(1, Ordering::Relaxed);
+            // A connection that ends while no command is under way is noticed by this task alone (bug 160).
             let (managed, ended) = (Arc::downgrade(self), connection.ended());
             self.runtime.spawn(async move {
                 ended.await;
@@ -714,6 +735,7 @@ impl ManagedConnection {
         }
         self.replace(number, cause);
         // The fault that took down this connection may have taken down all that were idle meanwhile (bugs 260, 261).
+        // Any other connection that has heard nothing for the same time is as suspect.
         let since = Instant::now().checked_sub(timeout);
         self.dialler.restarts.silence.since(since.unwrap_or(heard));
     }
@@ -765,6 +787,7 @@ impl ManagedConnection {
             }
         };
         drop(was);
+        // Noted before the next handshake, of whichever runtime: without ids it then counts as a restart (bug 223).
         self.dialler.restarts.ended();
         self.cut_off();
         self.changed.notify_waiters();
@@ -847,9 +870,11 @@ impl ManagedConnection {
             else {
                 return;
             };
+            // A first connection takes the place of none: a server that does not say its ids is no other for it.
             let again = managed
                 .upgrade()
                 .is_some_and(|managed| managed.made.load(Ordering::Relaxed) > 0);
+            // Read before the attempt: a switch in the middle of it ends the pause behind it at once.
             let switches = dialler.restarts.generation().switches;
             let made = loop {
                 let began = Instant::now();
@@ -886,6 +911,7 @@ impl ManagedConnection {
             drop(strong);
             let pause = backoff.next_at_most();
             let resting = async {
+                // Up to a second passes in any case. Only the rest of a longer pause ends when a command comes.
                 tokio::time::sleep(spread(pause.min(RECONNECT_MOST))).await;
                 let rest = pause.saturating_sub(RECONNECT_MOST);
                 let _ = tokio::time::timeout(spread(rest), wanted.by_any()).await;
@@ -931,9 +957,11 @@ impl ManagedConnection {
 impl Drop for ManagedConnection {
     fn drop(&mut self) {
         if let Some(task) = self.dialling.get_mut() {
+            // Its attempt would go on dialling for a client that has ended (bug 122).
             task.abort();
         }
         if let Some(sentinel) = self.sentinel.get() {
+            // The runtime would keep one such task for each client that there ever was (L3).
             sentinel.abort();
         }
     }
@@ -1036,9 +1064,12 @@ impl Dialler {
                     // A silent server that another has replaced will not be the primary again.
                     () = self.restarts.switched_since(switches) => continue,
                 };
+                // A replica counts as tried in vain: an announcement that named it is not believed any longer, and the sentinels are asked
+                // again.
                 trying.works = matches!(made, Ok(Some(_)));
                 drop(trying);
                 if let Some(mut made) = made? {
+                    // The count of when the address was found, not of now: a switch since then breaks this connection as soon as it is up.
                     made.generation.switches = switches;
                     return Ok(made);
                 }
@@ -1083,6 +1114,7 @@ impl Dialler {
             return Ok(None);
         }
         // The connection that finds a server restarted may be one that had no connection to it.
+        // The mark is taken first, and so in any case: it stands for one handshake.
         let again = self.restarts.take_ended() || again;
         let generation = self
             .restarts
@@ -1114,6 +1146,7 @@ impl Dialler {
         let up = up
             .unwrap_or_default()
             .saturating_sub(Duration::from_secs(1));
+        // The server goes on while this machine sleeps, and so does this clock: a quorum counts its quarantine by it (QB6).
         let started = Clock::Boot
             .now()
             .nanos()
@@ -1132,6 +1165,7 @@ impl Dialler {
             }
             is_known
         };
+        // A subscriber of `tracing` is the user's code, and is not called under the lock.
         if !is_known && let Outlook::Bad(danger) = outlook {
             user_callback::catch_panic(
                 || tracing::warn!(target: "leasehold", server = %self.discovery, "{danger}"),

@@ -102,6 +102,7 @@ impl DurableConnections {
             timeout: self.timeout,
             state: Mutex::default(),
         });
+        // Its connections must leave an old primary as those for commands do: an acknowledgement from there says nothing (S1).
         connection.commands.connections().follow();
         connections.push(Arc::clone(&connection));
         connection
@@ -176,6 +177,7 @@ impl DurableConnection {
         let question = self.wait_for(0, Duration::from_millis(1));
         let answer = self.commands.command(&question).await;
         answer.map_err(|failure| able::of_waiting(self.policy, failure))?;
+        // Of an unknown number of replicas one would pass for a majority (bug 231).
         if self.policy == Durability::Majority && self.restarts.replicas.connected().is_none() {
             self.count_replicas()
                 .await
@@ -220,6 +222,7 @@ impl DurableConnection {
         let (calls, order) = batch::calls(&self.runner, entries);
         let asked = entries.iter().map(|entry| entry.leases.len()).sum();
         let wanted = self.wanted();
+        // Shared with the other connections of the client: the word of any handshake counts here.
         let replicas = &self.restarts.replicas;
         // Before a policy is said to be missed, they are counted again.
         let mut short = replicas.connected().is_some_and(|there| there < wanted);
@@ -301,6 +304,7 @@ impl AtWork {
         loop {
             let mut entries = {
                 let mut state = connection.state.lock();
+                // Under the lock: an entry that joins from here on finds no task at work, and begins another.
                 if state.waiting.is_empty() {
                     state.is_at_work = false;
                     self.has_ended = true;
@@ -326,6 +330,7 @@ impl AtWork {
                 };
                 let _ = entry.answer.send(its);
             }
+            // Behind the answers, so that no caller waits for this round trip.
             if has_missed {
                 let _ = connection.count_replicas().await;
             }

@@ -35,6 +35,7 @@ pub(super) fn write(runner: &ScriptRunner, step: &FencedWrite) -> Reply<Written>
     let mut lasts_ms = None;
     let (script, field, value) = match &step.change {
         Change::Set(value, lasts) => {
+            // The script reads this argument in any case: zero stands for no end.
             lasts_ms = Some(lasts.unwrap_or(0));
             (&SET, None, Some(value))
         }

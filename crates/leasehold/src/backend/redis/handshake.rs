@@ -147,6 +147,7 @@ impl Target {
         progress: &DialProgress,
     ) -> Result<(Connection, Handshake), NoConnection> {
         match self.try_handshake(name, asks_for_danger, progress).await {
+            // A server that ends hangs up as a proxy does that does not know a command: only a search tells them apart (bug 282).
             Err(NoConnection::Redis(error)) if is_hang_up(&error) => {
                 let why = self.why_hung_up(progress).await;
                 Err(why.unwrap_or_else(|| error.into()))
@@ -208,6 +209,7 @@ impl Target {
                 let said = |answer: &Result<Value, _>| answer.clone().map(text);
                 let about = said(&replication).unwrap_or_default();
                 let of_server = said(&server).unwrap_or_default();
+                // Every version of Redis and of Valkey says `slave` here.
                 let is_replica = field(&about, "role") == Some("slave");
                 let outlook = match (memory, replication) {
                     // A node may become a replica, and is then left.
@@ -228,6 +230,7 @@ impl Target {
                     rights,
                     refuses_all,
                 };
+                // Only now: a connection that the handshake has refused is dropped, and needs no new login.
                 self.keep_logged_in(&connection, &login);
                 Ok((connection, handshake))
             }

@@ -64,6 +64,7 @@ impl Target {
 
     /// Each is asked on a connection of its own: so it is the command, and not how many there were.
     async fn refused_command(&self, progress: &DialProgress) -> Option<&'static str> {
+        // If `PING` has no answer either, the server is down, or there is none: no single command is to blame.
         if !self.answers(&["PING"], progress).await? {
             return None;
         }
@@ -87,6 +88,7 @@ impl Target {
             let _ = progress;
             self.plain().await.ok()?
         };
+        // Without a login: a server that asks for one has answered, too.
         let packed = redis::Cmd::new().arg(command).get_packed_command();
         stream.write_all(&packed).await.ok()?;
         match stream.read_u8().await {

@@ -82,6 +82,7 @@ pub(super) async fn add(
     let mut info = redis::cmd("INFO");
     info.arg("replication");
     let any = !begins.is_empty();
+    // The role is asked for in any case: a look at a replica is told as one.
     let (labels, list, info) = join3(
         OptionFuture::from(any.then(|| labels_of(commands, &begins))),
         OptionFuture::from((any && asks_for_connections).then(|| list_of(commands))),

@@ -61,6 +61,7 @@ impl ConnectionTask {
 
     fn void(&self) {
         self.is_void.store(true, Ordering::Release);
+        // The flag first: a caller that is woken by the end looks at it, and believes no answer from before (S1).
         self.close();
     }
 }
@@ -94,6 +95,7 @@ impl Connection {
         let made = MultiplexedConnection::new_with_config(login, link, config).await;
         let (multiplexed, driver) = made.map_err(|error| seen.cause(error))?;
         let ended = CancellationToken::new();
+        // A guard, so that the end is told as well when the task is aborted, or dropped with its runtime.
         let end = ended.clone().drop_guard();
         let driver = tokio::spawn(async move {
             let _end = end;
@@ -184,6 +186,7 @@ pub(super) async fn logged_in(
     // It has read the answers to what it has asked, and a server says nothing else yet.
     drop(made.map_err(|error| seen.cause(error))?);
     let link = Arc::into_inner(link).map(Mutex::into_inner);
+    // A copy that is left would be the redis crate's, which could then read what is for the caller.
     link.ok_or_else(|| io::Error::from(io::ErrorKind::Interrupted).into())
 }
 
@@ -228,6 +231,7 @@ struct Seen {
 
 impl Seen {
     fn hear(&self) {
+        // As a number since then: an instant does not fit into an atomic, and each read comes here.
         let since = self.began.elapsed().as_nanos();
         let since = u64::try_from(since).unwrap_or(u64::MAX);
         self.heard.store(since, Ordering::Release);
@@ -281,6 +285,7 @@ impl<S: AsFd> Link<S> {
         match SockRef::from(&self.stream).peek(&mut byte) {
             Ok(1) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            // No byte is the end. By TLS the server's goodbye waits here as bytes, so that end is not seen (docs/bugs.md, *Open*).
             _ => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
@@ -294,6 +299,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Link<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        // Also an end or an error: a connection that has ended is not silent.
         if read.is_ready() {
             self.seen.hear();
         }

@@ -97,6 +97,7 @@ impl Target {
             return;
         };
         let username = self.info.redis_settings().username().map(str::to_owned);
+        // The redis crate's part alone: a copy of the whole would keep the connection open for as long as this task is there.
         let (connection, ended) = (connection.multiplexed.clone(), connection.ended());
         let keeping = keep(provider, username, connection, first, self.to_string());
         tokio::spawn(async move {
@@ -110,6 +111,7 @@ impl Target {
 
 /// When a login given just now is to be renewed, if it ends.
 fn renew_at(given: &Credentials) -> Option<Instant> {
+    // Divided first, since the longest duration cannot be multiplied.
     let most = given.good_for? / 100 * RENEWED_AT;
     Instant::now().checked_add(most.max(RENEWED_AFTER_LEAST))
 }
@@ -125,6 +127,7 @@ async fn keep(
     while let Some(at) = next {
         tokio::time::sleep_until(at.into()).await;
         let renewing = renew(&provider, username.as_deref(), &mut connection);
+        // Neither the provider nor the connection has a timeout of its own.
         let failed: Cause = match tokio::time::timeout(ATTEMPT, renewing).await {
             Ok(Ok(again)) => {
                 next = again;
@@ -154,6 +157,7 @@ async fn renew(
     let given = provider.ask().await?;
     let again = renew_at(&given);
     let mut auth = redis::cmd("AUTH");
+    // Without a user name this writes no argument: `AUTH` with a password alone logs in as `default`.
     auth.arg(given.username.as_deref().or(username))
         .arg(&given.password);
     let answer = connection.send_packed_command(&auth).await;

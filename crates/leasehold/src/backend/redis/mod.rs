@@ -156,7 +156,9 @@ impl Redis {
             let (lead, name) = (lead.clone(), name.clone());
             let (background, outages) = (background.clone(), Arc::clone(&outages));
             let config = Config {
+                // `WAIT` holds its answer back for up to the durability timeout, and the server's own time comes on top of that.
                 operation_timeout: config.operation_timeout + config.durability_timeout,
+                // The connections for commands have asked, and have warned of a server that may forget.
                 check_server: false,
                 ..config.clone()
             };
@@ -240,6 +242,7 @@ impl Redis {
             connections.abandon();
         }
         let successor = successor.map(|redis| redis.shown.as_str());
+        // The node may never answer again, and no answer would end its outage then (bug 241).
         self.outage.is_over_by(successor);
     }
 
@@ -258,6 +261,8 @@ impl LockSteps for Redis {
         let Some(repeats) = self.repeats.clone() else {
             return wire(step.id.kind).acquire(&self.runner, step);
         };
+        // The clock is read before the send: a release that is repeated from now on may give back the very holder that the answer names
+        // (bug 295).
         let (name, began) = (step.id.name.clone(), Instant::now());
         let answer = wire(step.id.kind).acquire(&self.runner, step);
         Box::pin(async move {
@@ -271,19 +276,25 @@ impl LockSteps for Redis {
         step.listening |= if step.id.task() == 0 {
             self.subscriptions.is_counted(&step.id)
         } else {
+            // The tasks that wait for a fair mutex hear their grants on one channel of the client, which stands under task 0.
             self.subscriptions.is_counted(&step.id.of_task(0))
         };
         if let Some(in_a_row) = &mut step.holds {
+            // A waiter of Redisson's that listens at a replica is counted by no primary (bug 240). Without a replica all are counted.
             in_a_row.beside_unseen &= self.restarts.replicas.any();
         }
         about!(self, Release, step.id, step.lease.get(), step);
         let Some(repeats) = self.repeats.clone() else {
             return wire(step.id.kind).release(&self.runner, step);
         };
+        // The number is read before the send. If a restart comes in between, the release counts for the server of before, and is repeated
+        // once too often (B4).
         let (again, by) = (repeats::again(&step), repeats.server());
         let answer = wire(step.id.kind).release(&self.runner, step);
         Box::pin(async move {
             let answer = answer.await?;
+            // Only a confirmed release is noted: the engine repeats one without an answer as a pending release, wherever the primary is
+            // then (B5).
             if let Some(again) = again {
                 repeats.confirmed(again, by);
             }
@@ -309,6 +320,7 @@ impl LockSteps for Redis {
             return wire(kind).renew(&self.runner, batch);
         }
         let asked = batch.len();
+        // All kinds are sent side by side, so a mixed batch takes one round trip, too.
         let of_kinds = LockKind::ALL.map(|kind| {
             let of_kind = batch.iter().cloned().enumerate();
             let of_kind = of_kind.filter(|(_, renew)| renew.id.kind == kind);

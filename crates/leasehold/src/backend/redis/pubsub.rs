@@ -92,6 +92,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, R> PubSub<S, R> {
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Received<R>>> {
+        // Reading goes on while writing has to wait: else two full buffers would wait for each other.
         if let Poll::Ready(Err(error)) = self.poll_write(cx) {
             return Poll::Ready(Err(error.into()));
         }
@@ -119,11 +120,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin, R> PubSub<S, R> {
             let rest = &self.out[self.written..];
             match ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                // Counted here and not in the future, which may be dropped in the middle of a command.
                 written => self.written += written,
             }
         }
         self.out.clear();
         self.written = 0;
+        // TLS keeps back what is not flushed.
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 }
@@ -227,6 +230,7 @@ impl<R> Requests<R> {
     }
 
     fn confirmed(&mut self, ask: Ask, channel: &str) -> Option<Received<R>> {
+        // The server answers in order, so only the oldest request can be meant.
         let first = self.pending.front_mut().filter(|first| first.ask == ask)?;
         for (asked, confirmed) in &mut first.channels {
             *confirmed |= asked == channel;
@@ -287,9 +291,11 @@ impl Pushed {
             }
             PushKind::Subscribe | PushKind::SSubscribe => Pushed::Subscribed(text(next()?)?),
             PushKind::Unsubscribe | PushKind::SUnsubscribe => match next()? {
+                // The server names no channel where a request to end all subscriptions found none. This client always names its own.
                 Value::Nil => Pushed::Nothing,
                 channel => Pushed::Unsubscribed(text(channel)?),
             },
+            // In RESP2 a subscriber's `PING` is answered in the form of a message.
             PushKind::Other(kind) if kind == "pong" => return pong(bytes(next()?)?),
             _ => Pushed::Nothing,
         })

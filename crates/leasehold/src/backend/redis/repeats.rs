@@ -203,6 +203,8 @@ impl Lately {
                 match it.repeat {
                     Repeat::No => !is_old && is_due(&it.release, *by),
                     Repeat::Due | Repeat::UnderWay => true,
+                    // If it was repeated since the call began, the holder may have been that lease id. And after another change it is due
+                    // again (bug 296).
                     Repeat::Done { at, changes: then } => at >= since || !is_old && then != changes,
                 }
             })
@@ -231,10 +233,12 @@ impl Lately {
             let lately = &mut *self.0.lock();
             let mut answered = 0;
             for ((which, _), answer) in batch.iter().zip(answers) {
+                // A refusal for good is done with, since another try gets the same. A release without an answer is not (bug 298).
                 let is_answered = answer.is_ok() || answer.is_err_and(|failure| failure.is_final());
                 answered += usize::from(is_answered);
                 // Servers that have changed meanwhile may be others than the one that has answered.
                 let is_done = is_answered && lately.changes == changes;
+                // The release may have been tidied away while its repetition was under way, and `tidy` has counted that.
                 if let Some(it) = lately.get_mut(*which) {
                     it.repeat = if is_done {
                         Repeat::Done { at: now, changes }
@@ -266,6 +270,7 @@ impl Lately {
         is_due: impl Fn(&Release, u64) -> bool,
     ) -> Vec<(Which, Release)> {
         let lately = &mut *self.0.lock();
+        // Tasks may come here out of order, and the count never goes back.
         lately.changes = lately.changes.max(changes);
         let mut due = Vec::new();
         for (by, its) in &mut lately.by {
@@ -282,7 +287,9 @@ impl Lately {
                     Repeat::Done { changes: then, .. } if !is_old && then != changes => {
                         lately.due += 1;
                     }
+                    // It is counted as due since its server confirmed it, or since a repetition failed.
                     Repeat::Due => {}
+                    // Not due, done with, or under way in another task.
                     _ => continue,
                 }
                 it.repeat = Repeat::UnderWay;
@@ -393,6 +400,7 @@ async fn follow(repeats: Weak<Repeats>, mut changes: watch::Receiver<Generation>
 pub(super) fn again(step: &Release) -> Option<Release> {
     // The server keeps no holders of such a kind: it would give back more than there is.
     (!step.id.kind.never_ends()).then(|| Release {
+        // This `next` was answered for, and may have been given up since: a repetition takes nothing for it (B4).
         next: None,
         tombstone_ms: None,
         holds: None,

@@ -23,6 +23,7 @@ impl Replicas {
         let is_online = |line: &&str| line.starts_with("slave") && line.contains("state=online");
         let online = u32::try_from(info.lines().filter(is_online).count()).unwrap_or(u32::MAX - 1);
         self.last.store(online + 1, Ordering::Relaxed);
+        // Never less: a replica that is away goes on counting for the majority.
         self.most.fetch_max(online, Ordering::Relaxed);
     }
 

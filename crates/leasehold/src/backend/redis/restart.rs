@@ -108,10 +108,12 @@ impl RestartLog {
         let mut known = self.known.lock();
         let changed = match ids {
             Some(ids) => {
+                // The first server that this client meets takes the place of none.
                 let is_new = known.as_ref().is_some_and(|known| *known != ids);
                 *known = Some(ids);
                 is_new.then_some((1, 0))
             }
+            // The ids that are known stay: a server that says its own again later is compared with them.
             None => again.then_some((0, 1)),
         };
         if let Some((restarts, doubts)) = changed {
@@ -123,6 +125,7 @@ impl RestartLog {
             });
         }
         let generation = self.generation();
+        // A subscriber of `tracing` is the user's code, and is not called under the lock.
         drop(known);
         if changed.is_some() {
             user_callback::catch_panic(|| {

@@ -50,6 +50,7 @@ impl Rights {
     pub(super) fn question_about(&self, call: &Call) -> Cmd {
         let keys: Vec<_> = call.keys().collect();
         let refused = self.refused.read();
+        // Both lists, since the answer takes the place of both (`learn`).
         let commands = [&refused.by_rules[..], &refused.unknown].concat().join(" ");
         let mut ask = redis::cmd("EVAL");
         ask.arg(ASK).arg(keys.len()).arg(keys).arg(commands);

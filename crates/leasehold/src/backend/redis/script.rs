@@ -147,6 +147,7 @@ impl Call {
     pub(super) fn needs(&self, command: &str) -> bool {
         let own = (!self.only_reads).then_some(self.script);
         let mut scripts = own.into_iter().chain(self.kept_by.into_iter().flatten());
+        // With its quotes, or `GET` would be found in `GETRANGE`.
         scripts.any(|script| script.text.contains(&format!("'{command}'")))
     }
 
@@ -156,6 +157,7 @@ impl Call {
 
     /// The keys, and the arguments behind them.
     fn args(&self) -> impl Iterator<Item = &[u8]> {
+        // Behind `EVALSHA`, the hash, and the number of keys.
         let all = self.by_hash.args_iter().skip(3);
         all.filter_map(|arg| match arg {
             redis::Arg::Simple(arg) => Some(arg),
@@ -170,6 +172,7 @@ impl Call {
     /// The call with something to be answered before it. Skip the first answer; it may be a refusal.
     pub(super) fn behind_another(&self) -> Option<Pipeline> {
         let first = match (self.asking, self.answer_last) {
+            // A node forgets `ASKING` with the next command, so no `PING` may come between.
             (true, _) => "ASKING",
             (_, true) => "PING",
             _ => return None,

@@ -207,6 +207,7 @@ impl ScriptRunner {
         call: Call,
         read: impl Fn(&Value) -> Option<Inspection> + Send + 'static,
     ) -> Reply<Inspection> {
+        // A refusal leaves nothing half done, so a user that may only look is not asked for the rights to change.
         let found = self.call(call.only_reads(), read);
         let runner = self.clone();
         Box::pin(async move {
@@ -236,6 +237,7 @@ impl ScriptRunner {
             let answer = commands.command(&ask).await?;
             Ok(match answer {
                 Value::Array(counted) => match counted.last() {
+                    // Valkey 9.1 counts some numbers of clients as a negative number (bug 126).
                     Some(Value::Int(count)) => u64::try_from(*count).unwrap_or(0),
                     _ => 0,
                 },

@@ -30,15 +30,18 @@ struct Listeners {
 impl Silence {
     /// A connection was asked, and has said nothing for a whole timeout, from then on. The next command goes on none that is as silent.
     pub(super) fn since(&self, since: Instant) {
+        // The list is copied: the end of a connection wakes callers, and their wakers must not run under this lock (bug 48).
         let connections = self.0.connections.lock().clone();
         for connections in connections.iter().filter_map(Weak::upgrade) {
             connections.let_go(since);
         }
+        // Not `send`, which keeps nothing while no receiver is there: the next attempt to connect may only begin to look.
         self.0.last.send_replace(Some(since));
     }
 
     pub(super) fn tell(&self, connections: Weak<dyn Silenced>) {
         let mut told = self.0.connections.lock();
+        // Nodes of a cluster come and go, and all of them tell one list.
         told.retain(|connections| connections.strong_count() > 0);
         told.push(connections);
     }

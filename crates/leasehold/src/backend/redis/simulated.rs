@@ -216,6 +216,7 @@ impl Simulated {
         let (mut unsent, mut caught) = (Some(twin), None);
         let answer = poll_fn(move |cx| {
             if let Some(mut twin) = unsent.take() {
+                // The twin is polled for its request alone, which is caught here, and leaves together with the one in words.
                 caught = scripts.catch(|| twin.as_mut().poll(cx).is_ready());
             }
             let polled = on_keys.as_mut().poll(cx);

@@ -97,6 +97,7 @@ impl TlsDialler {
     /// The same for a server on another host.
     pub(super) fn of_host(&self, host: &str) -> TlsDialler {
         let of_host = ServerName::try_from(host.to_owned()).ok();
+        // A name of the settings is that of every certificate, wherever sentinels or nodes say that a server is.
         let of_host = of_host.filter(|_| !self.is_named);
         TlsDialler {
             connector: self.connector.clone(),

@@ -27,12 +27,14 @@ pub(super) fn without_login(given: &str) -> Result<(Cow<'_, str>, SocketLogin), 
     };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
+    // Only where no host stands behind the login: a host is refused later, in words that do not repeat the URL.
     let (true, Some((login, ""))) = (
         SCHEMES.iter().any(|it| it.eq_ignore_ascii_case(scheme)),
         authority.rsplit_once('@'),
     ) else {
         return none();
     };
+    // As the login of some host, so that the parser decodes it as it does all others.
     let parsed = Url::parse(&format!("redis://{login}@host/"));
     let info = parsed.ok().and_then(|url| url.into_connection_info().ok());
     let info = info.ok_or_else(|| {

@@ -61,6 +61,7 @@ impl SlotOwners {
                 let port = PORT + u16::from(to);
                 Some(format!("ASK {slot} 127.0.0.1:{port}"))
             }
+            // Without ASKING the new node sends a client back to the old one: the last arm.
             Some((to, true)) if node == to && asks => None,
             // Some keys of a lock are here, and some are there, or were never made.
             Some((to, _)) if node == owner || node == to && asks => Some(format!(
@@ -76,6 +77,7 @@ impl SlotOwners {
 
     /// Moves a slot. A node that does not know of it believes that it is where it was.
     pub(crate) fn move_slot(&self, slot: u16, to: u8, know: impl Fn(u8) -> bool) {
+        // Before the state is locked: `owner` locks it, too.
         let from = self.owner(slot);
         let mut state = self.state.lock();
         state.open.remove(&slot);
@@ -83,6 +85,7 @@ impl SlotOwners {
             if know(node) {
                 state.stale.remove(&(node, slot));
             } else {
+                // A node that has missed several moves believes in the owner of before the first.
                 state.stale.entry((node, slot)).or_insert(from);
             }
         }

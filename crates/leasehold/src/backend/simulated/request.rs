@@ -139,6 +139,7 @@ where
         Answer {
             text: Box::new(answer.clone()),
             deliver: Box::new(move || {
+                // A request may be carried out several times: the answer that arrives first is heard.
                 if let Some(awaited) = awaited.lock().take() {
                     let _ = awaited.send(answer);
                 }

@@ -151,6 +151,7 @@ impl Scripts {
                 for id in ids.extract_if(.., |id| is_moved(id)) {
                     self.keys.lock().unsubscribe(listener, channel);
                     let end = (Arc::clone(listener), id);
+                    // A name has several channels, and a client is told once that it is not heard for it.
                     if !ended.iter().any(|(it, _)| *it == end) {
                         ended.push((end, Arc::clone(&heard.hears)));
                     }
@@ -217,6 +218,7 @@ impl Scripts {
     /// The request that a client's twin would send.
     pub(crate) fn catch<T>(&self, send: impl FnOnce() -> T) -> Option<Request> {
         *self.caught.lock() = Caught::Awaited(None);
+        // Nothing is awaited: a client on memory sends with its first poll, and `send` polls it.
         send();
         match std::mem::take(&mut *self.caught.lock()) {
             Caught::Awaited(request) => request,
@@ -347,6 +349,7 @@ impl Scripts {
         let mut keys = self.keys.lock();
         let is_tombstone = |key: &Vec<u8>| key.windows(6).any(|part| part == b":gone:");
         seen.tombstones = keys.keys().iter().filter(|key| is_tombstone(key)).count();
+        // Until the next end it stays as it is, unless a script changes it: invariants look at it after each step.
         let ends = seen.held.iter().map(|held| held.ends);
         let until = ends.chain(keys.next_end()).min().unwrap_or(Duration::MAX);
         drop(keys);
@@ -392,6 +395,7 @@ impl Scripts {
         self.keys.lock().forget();
         let numbers = self.numbers.lock().clone();
         for (id, number) in numbers {
+            // A semaphore has permits again at once, as where a client sets them with each request.
             self.write_number(&id, number);
         }
     }

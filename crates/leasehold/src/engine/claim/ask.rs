@@ -17,6 +17,7 @@ use crate::{
 pub(crate) async fn ask_server(env: &Env, step: Acquire) -> Result<Acquired, Failure> {
     let (id, lease) = (step.id.clone(), step.lease);
     story::sends(&id, lease);
+    // Before the send: a lease id that is given up from here on may be what the answer calls held (bug 257).
     let mark = env.unsettled.mark();
     let mut answer = env.backend.acquire(step).await;
     match &mut answer {

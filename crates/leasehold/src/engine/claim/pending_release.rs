@@ -138,6 +138,7 @@ async fn settle<C: Owes>(
             return left_to_expire(&id.name, &failure, said);
         }
         let sent = env.clock.now();
+        // Asked anew for each send: the script counts listeners, and is not to take this client for a waiter.
         let release = pending_release.release(env, &id, client.is_listening(&id));
         // Also "not ours": then the server has nothing of it, which is all that is wanted here.
         let Err(failure) = env.backend.release(release).await else {
@@ -153,6 +154,7 @@ async fn settle<C: Owes>(
             let said = "a lease could not be given up, and was left to expire";
             return left_to_expire(&id.name, &failure, said);
         }
+        // The pauses grow with the time: the release of a semaphore is repeated for up to a day (bug 134).
         let ago = env.clock.now().since(began);
         env.sleep(backoff.next().mul_f64(longer_after(ago))).await;
     }

@@ -91,6 +91,7 @@ impl Remote {
 
     /// The backend has given the ticket up, and settles what the server may have of it: the next ask is for another.
     pub(crate) fn renew_ticket(&mut self, env: &Env) {
+        // A grant to the old id is given back, as any that no ticket waits for (B3).
         self.granted = false;
         self.ticket = self.ticket.take().map(|ticket| ticket.another(env));
     }
@@ -159,6 +160,7 @@ impl Remote {
     /// The server says at `at` that another has the lock; or this client has it still, if that is `unsettled`.
     pub(crate) fn answered_held(&mut self, at: Tick, unsettled: bool) {
         if unsettled {
+            // `held` stays as it was: this word may be of a lease of ours, and says nothing of others.
             self.unsettled = true;
         } else {
             self.note_held_by_another(at);

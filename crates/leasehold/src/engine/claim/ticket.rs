@@ -93,6 +93,7 @@ impl Ticket {
 
     /// The number of a request that keeps its entry, and is sent at `now`: an ask that gives it nothing.
     pub(crate) fn kept(&mut self, now: Tick) -> u32 {
+        // `open` stays as it is: the ticket has its entry already, and this request gives it nothing more.
         self.asks = self.asks.checked_add(1).unwrap_or(1);
         self.sent[self.asks as usize % REMEMBERED] = now;
         self.asks
@@ -116,6 +117,7 @@ impl Ticket {
         if let (Failure::NotSent(_), Some(was_open)) = (failure, self.unanswered) {
             // The server is as it was before that ask.
             self.open = was_open || self.copies;
+            // If no request has left under this ticket, it has no entry either.
             self.queued &= self.open;
         }
     }
@@ -132,6 +134,7 @@ impl Ticket {
         let remembered = grant.ask <= self.asks && self.asks - grant.ask < 4;
         let same = grant.lease == self.lease
             && (grant.access, grant.lease_ms) == (self.terms.access, self.terms.lease_ms);
+        // Asks are numbered from one, so zero is the number of no ask.
         (remembered && same && grant.ask > 0).then(|| {
             let sent = self.sent[grant.ask as usize % REMEMBERED];
             self.believed(sent, Duration::from_millis(grant.lease_ms), grant.tokens)

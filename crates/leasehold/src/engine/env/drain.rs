@@ -86,7 +86,9 @@ impl Env {
         self.backend.move_to_background(); // the runtime that this blocks takes no answer
         self.unused.notify_waiters(); // a heartbeat keeps a subscription for the next caller
         let done = self.all_done();
+        // Nothing is sent: the drop of the sender tells the end, also when the task is dropped with its runtime.
         let (under_way, over) = mpsc::channel::<()>();
+        // Not among the tasks that it waits for, or it would wait for itself.
         self.spawn_apart(async move {
             done.await;
             drop(under_way);

@@ -56,6 +56,7 @@ impl<T: Send + 'static> Future for Finish<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        // Taken out while it is polled: work that panics is gone, and the drop leaves nothing of it to the background.
         let Some(mut work) = self.work.take() else {
             return Poll::Pending; // polled again after its end
         };
@@ -71,10 +72,12 @@ impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
             let settling = self.asks_for.take();
+            // From here on the server may call the name held by this very attempt, which gives it back (bug 257).
             let settling = settling.map(|name| self.env.unsettled.begin(&name));
             // First, since the background runtime may be quicker than the rest of this drop.
             drop(std::mem::take(&mut self.caller));
             // Its output cleans up on its drop: a guard, an entry in the queue.
+            // `_under_way` is dropped after the spawn, so a shutdown that waits sees no moment without a task.
             self.env.spawn(async move {
                 drop(work.await);
                 drop(settling);

@@ -123,6 +123,7 @@ impl Env {
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         // In a fork the locks are the parent's, and not to be given back.
         if self.background.check_process().is_ok() {
+            // Counted, so that a shutdown and the drop of the last handle wait for it (bugs 45, 172).
             self.tasks.spawn_on(work, self.background.handle());
         }
     }
@@ -152,6 +153,7 @@ impl Env {
     pub(crate) async fn by<F: Future>(&self, until: Instant, work: F) -> Option<F::Output> {
         tokio::select! {
             biased;
+            // The work is polled first: an answer that is there when the time is up still counts.
             output = work => Some(output),
             () = self.sleep_here(until.saturating_duration_since(Instant::now())) => None,
         }
@@ -246,6 +248,7 @@ impl Env {
 
     /// Completes when no task is left. Tasks are begun all the same.
     pub(crate) fn all_done(&self) -> impl Future<Output = ()> + Send + 'static {
+        // `wait` ends only on a closed tracker, and a closed tracker takes new tasks all the same.
         self.tasks.close();
         let tasks = self.tasks.clone();
         async move { tasks.wait().await }

@@ -57,6 +57,7 @@ impl Unsettled {
 
     /// Whether a lease id of this name was being given up at some time since the mark.
     pub(crate) fn may_be_ours(&self, name: &Name, since: Mark) -> bool {
+        // No more have begun by now than were settled at the mark: this client was giving up nothing in between.
         if self.begun.load(Ordering::Acquire) == since.settled {
             return false;
         }
@@ -89,6 +90,7 @@ impl Drop for Settling {
             state.last.pop_front();
         }
         state.last.push_back(self.name.clone());
+        // Last, and under the lock: a request that was marked before this finds the name in `last`.
         self.of.settled.fetch_add(1, Ordering::AcqRel);
     }
 }

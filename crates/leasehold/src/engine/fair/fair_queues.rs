@@ -60,6 +60,7 @@ impl FairQueues {
     /// The backend heard something about a lock.
     pub(crate) fn wake(&self, queues: &Arc<Queues>, id: &LockId, wake_up: WakeUp) {
         let Some(fair_queue) = self.of(id) else {
+            // No task waits any more: `queues` gives back a grant that is heard now (B3).
             return queues.wake(id, wake_up);
         };
         fair_queue.wake(queues, id.task(), &wake_up);
@@ -118,6 +119,7 @@ pub(crate) async fn try_in_turn(
     queues.check_open()?;
     let until = enter::latest_answer(queues);
     if let Some(fair_queue) = fair_queues.of(id) {
+        // Else the server might say held of a lock that this process gives back, or of an entry that it leaves (bug 168).
         queues.by(until, fair_queue.released()).await;
     }
     let held = async {

@@ -112,6 +112,7 @@ async fn poll(queues: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backof
             } else {
                 backoff.next()
             };
+            // The earlier of the two: a message that was heard since the send asks for a poll as well.
             let mut state = fair_queue.state.lock();
             state.poll_at = state.poll_at.min(queues.clock.now().after(pause));
         }
@@ -133,6 +134,7 @@ fn end(queues: &Arc<Queues>, fair_queue: &Arc<FairQueue>) -> bool {
             Subscription::Opening => state.subscription = Subscription::Doubtful,
             Subscription::Doubtful | Subscription::Closed => {}
         }
+        // Under the lock: a task that comes next subscribes behind this, and is not unsubscribed by it.
         drop(queues.backend.unlisten(&fair_queue.id));
     }
     queues.groups.tidy(&fair_queue.id);

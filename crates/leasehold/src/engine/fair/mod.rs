@@ -137,6 +137,7 @@ impl FairQueue {
             }
             let answer = queues.backend.listen(self.id.clone()).await;
             let mut state = self.state.lock();
+            // A refusal that was heard meanwhile, or the end of the heartbeat, has made it doubtful: it is asked for again.
             let good = answer.is_ok() && state.subscription == Subscription::Opening;
             state.subscription = if good {
                 Subscription::Open
@@ -248,6 +249,7 @@ impl FairQueue {
     pub(crate) async fn released(&self) {
         loop {
             let mut changed = pin!(self.changed.notified());
+            // Registered before the look at the queues: a change in between is heard.
             changed.as_mut().enable();
             let mut leaving = false;
             for queue in self.in_order() {
@@ -303,6 +305,7 @@ impl FairQueue {
         let mut entries = Vec::with_capacity(waiting.len());
         for queue in waiting {
             let mut state = queue.lock();
+            // Looked at once more: the queues were unlocked in between, and a driver may be asking by itself.
             if matches!(state.phase, Phase::WaitingRemote)
                 && let Some(remote) = &mut state.remote
                 && let Some(ticket) = &mut remote.ticket
@@ -324,6 +327,7 @@ impl FairQueue {
             kept.missing.iter().any(|lease| state.asks_under(*lease))
         };
         if !kept.missing.is_empty() {
+            // Each of these asks for itself: it holds the lock by now, or needs a new entry.
             let queues = self.queues().into_iter().filter(missing);
             queues.for_each(|queue| queue.driver_wake().notify_one());
         }
@@ -401,6 +405,7 @@ impl FairQueueState {
 
     /// How long the heartbeat pauses, behind a holder whose lease ends in so long.
     fn pause(&self, env: &Env, left: Option<Duration>) -> Duration {
+        // All parts together take one interval, so each entry is kept once in it.
         let every = every(env, self.foreign) / self.parts;
         left.map_or(every, |left| every.min(left + AFTER_THE_END))
     }

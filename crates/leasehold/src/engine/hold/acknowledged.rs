@@ -39,6 +39,7 @@ impl Hold {
         self.state.lock().acknowledged = Some(Box::new(Acknowledged {
             replicas: said.replicas,
             on_disk: said.on_disk,
+            // A renewal that missed its policy takes back no acknowledgement that was given before.
             at: now.or(before.at),
             ..before
         }));

@@ -44,6 +44,7 @@ impl Hold {
             Ok((Some(remaining), sent)) => drop(self.extended(remaining, sent)),
             Ok((None, _)) => self.lose(self.not_ours()),
             Err(failure) => {
+                // The request may have been carried out: the server then holds the name for the longer of the two.
                 let doing = format!("extend the lease on {:?}", self.id().name);
                 return Err(
                     failure.into_error(doing, self.standing().unwrap_or_default().max(lease))

@@ -120,6 +120,7 @@ impl Drop for Held {
             return;
         }
         let hold = Arc::clone(&self.hold);
+        // The release comes first: the last handle's drop waits for it, and a program that ends leaves no name taken (bug 172).
         hold.sink().drop_guard(hold, self.gone());
         let env = self.hold.env();
         if env.handle_gone() {

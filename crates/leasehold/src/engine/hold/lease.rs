@@ -59,6 +59,7 @@ pub(crate) enum End {
 }
 
 impl End {
+    // Codes are smaller than any instant of a client's clock (`EPOCH` in `clock.rs`), so neither is taken for the other.
     const fn code(self) -> u64 {
         match self {
             End::Released => 0,
@@ -133,6 +134,7 @@ impl LeaseTerm {
             if let Some(end) = End::from_code(seen) {
                 return Standing::Ended(end);
             }
+            // This is a check as well: a renewal that is answered after the end brings nothing back.
             if now.nanos() >= seen {
                 match self.swap(seen, End::Lost(LostReason::Expired).code()) {
                     Ok(()) => return Standing::JustExpired,
@@ -151,6 +153,7 @@ impl LeaseTerm {
     /// Moves the end in to `until`, if it is later and the term is not over: servers of a quorum have forgotten their votes (QB1).
     pub(crate) fn shorten(&self, until: Tick) {
         let mut seen = self.0.load(Ordering::Acquire);
+        // An end in the past is set as well: the next check finds it, and only a check tells the loss.
         while End::from_code(seen).is_none() && until.nanos() < seen {
             match self.swap(seen, until.nanos()) {
                 Ok(()) => return,
@@ -180,6 +183,7 @@ impl LeaseTerm {
 
     fn swap(&self, from: u64, to: u64) -> Result<(), u64> {
         self.0
+            // `weak` may fail without a cause: each caller goes round again with what it found.
             .compare_exchange_weak(from, to, Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
     }

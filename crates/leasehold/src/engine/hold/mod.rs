@@ -179,6 +179,7 @@ impl Hold {
             tokens: granted.tokens,
             acknowledged: None,
         };
+        // By the send, not by now: a server that restarted in between may have forgotten the lease.
         let confirmed = sink.watchdog().restarts.reported_at(granted.sent);
         Arc::new(Hold {
             sink,
@@ -208,6 +209,7 @@ impl Hold {
             return false;
         };
         state.tokens = tokens;
+        // Neither holder has a `max_hold` (`Spec::serves`), so the term needs no other end.
         state.spec = spec;
         state.guards = 1;
         state.counted = 1;
@@ -336,6 +338,7 @@ impl Hold {
     fn note_between(&self, kind: EventKind) {
         let events = &self.env().events;
         if events.is_watched() {
+            // Under the lock that `note_end` takes, too: nothing is told of a hold after its end.
             let state = self.state.lock();
             if !self.is_over() {
                 events.note(self.id(), self.lease, [kind]);
@@ -425,6 +428,7 @@ impl Hold {
             if !state.spec.is_fixed() {
                 state.spec.renew_every = config.renew_every(lease).into();
             }
+            // Counted from here: while the hold wrote, no reader of Redisson's was let in that could shorten the lease.
             let now = self.env().clock.now();
             self.term.shorten(lease::valid_until(now, lease));
             drop(state);
@@ -471,6 +475,7 @@ impl Hold {
         if self.term.end(End::Released) {
             self.settled.store(true, Ordering::Release);
             let within = lease::free_within(self.longest());
+            // Before the queue lets go: a grant of this lease that is heard later is then left alone (bug 41).
             self.sink.note_detached(self.lease, within);
             self.sink.watchdog().forget(self);
             self.note_end(|held| EventKind::Detached { held });
@@ -507,6 +512,7 @@ impl Hold {
     /// The server has said that it is ours, in its reply to a request that was sent at `sent`.
     fn confirm(&self, sent: Tick) {
         let reported_at = self.sink.watchdog().restarts.reported_at(sent);
+        // An answer from before a restart may be that of the old server (bug 224).
         if reported_at == self.sink.watchdog().restarts.present() {
             self.confirmed.store(reported_at, Ordering::Release);
         }
@@ -520,6 +526,7 @@ impl Hold {
 
     /// It may have been taken from its holder: it is verified at `at`, by a renewal that comes early.
     pub(crate) fn doubt(self: &Arc<Self>, at: Tick) {
+        // The mark comes first: the check may begin at once, and must find it.
         self.doubted.store(true, Ordering::Release);
         self.sink.watchdog().check_at(self, at);
     }
@@ -553,6 +560,7 @@ impl Hold {
     fn on_lost(self: &Arc<Self>, reason: LostReason) {
         let reason = self.reason(reason);
         self.sink.watchdog().forget(self);
+        // The holder is told before any observer, which is the user's code and may take its time.
         self.over.notify_waiters();
         self.note_end(|held| EventKind::Lost { reason, held });
         self.env().events.tell();
@@ -569,6 +577,7 @@ impl Hold {
         };
         // Until then the server may call the name held.
         let settling = leaves.then(|| self.env().unsettled.begin(&self.id().name));
+        // After `begin`: a waiter that asks next may be told of this very lease (bug 257).
         self.sink().over(self);
         if leaves {
             let hold = Arc::clone(self);
@@ -638,6 +647,7 @@ impl Hold {
     /// whether it is ours.
     pub(crate) fn due(self: &Arc<Self>, now: Tick, policy: Durability) -> Option<Due> {
         let until = self.valid_until(now)?;
+        // Before the send: a doubt that comes later wants another answer than this request's.
         self.doubted.store(false, Ordering::Release);
         let state = self.state.lock();
         let lasts = state.lasts(until);
@@ -751,6 +761,7 @@ impl Hold {
                     });
                 }
                 match next {
+                    // A restart or a doubt came while it was under way, and the answer may be older.
                     _ if self.is_to_be_verified() => self.verify_soon(),
                     NextStep::Renew(every) => return Some(every),
                     NextStep::Check(at) => self.sink.watchdog().check_at(self, at.min(until)),

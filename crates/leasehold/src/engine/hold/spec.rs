@@ -46,6 +46,7 @@ impl Spec {
     /// How often the server is asked about the hold: to renew it, or whether a fixed one is still ours.
     pub(crate) fn ask_every(&self) -> Duration {
         if self.is_fixed() {
+            // A fixed lease is asked about, too: it may have been unlocked by force (bug 30).
             (self.lease() / 3).min(VERIFY_EVERY_MOST)
         } else {
             self.renew_every.get()
@@ -101,6 +102,7 @@ impl Spec {
             && self.lease == other.lease
             && self.renew_every == other.renew_every
             && self.durability == other.durability
+            // The term ends by `max_hold` since its grant (`Hold::new`), and no hand-over moves that end.
             && self.max_hold == Span::ZERO
             && other.max_hold == Span::ZERO
     }

@@ -91,6 +91,7 @@ impl Future for AnswerFuture {
             }
             AnswerSlot::Answered(_) => match std::mem::replace(&mut *slot, AnswerSlot::Over) {
                 AnswerSlot::Answered(answer) => Poll::Ready(answer),
+                // Not reached: the slot was answered a line above, under the same lock.
                 _ => Poll::Pending,
             },
             AnswerSlot::Over => Poll::Pending, // polled again after its end

@@ -58,6 +58,7 @@ impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
         drop(self.state.take());
         self.wakers.drain(..).for_each(user_callback::wake);
+        // The drop of a guard takes the queue's lock again, so it comes after the unlock (Q5).
         self.unwanted.clear();
     }
 }

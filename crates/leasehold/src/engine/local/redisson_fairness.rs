@@ -123,6 +123,7 @@ impl RedissonFairness {
             return; // the message came before the answer
         }
         (theirs.turns, theirs.unheard) = (turns, true);
+        // At random around `STEP_BACK`: all processes of ours hear this message at the same time.
         theirs.until = now.after(STEP_BACK.mul_f64(2.0 / 3.0 + fastrand::f64() * 2.0 / 3.0));
         if sent.is_none() {
             theirs.said = now;
@@ -151,6 +152,7 @@ impl RedissonFairness {
                         theirs.until = now.after(if is_last { OURS_FIRST } else { STEP_BACK });
                         (theirs.unheard, theirs.missed) = (false, 0);
                         (theirs.takes, theirs.unseen) = (true, false);
+                        // A waiter of Redisson's took its turn, so the pauses after missed turns are over.
                         (theirs.none_until, theirs.unseen_until) = (now, now);
                     }
                 });

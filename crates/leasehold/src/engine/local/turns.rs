@@ -39,6 +39,7 @@ impl Turns {
     /// This process sends permits back; the server gave it the last ones at `began`. Called before the answer, since the message
     /// that they are free wakes this process as soon as the others.
     pub(crate) fn gives_back(&mut self, now: Tick, began: Tick) {
+        // A race under way is not prolonged by the next release, or a busy process would never ask.
         if self.races && self.left(now).is_none() {
             let length = now.since(began).clamp(SHORTEST_RACE, LONGEST_RACE);
             self.left_until = Some(now.after(length));

@@ -59,6 +59,7 @@ pub(crate) async fn drive(queues: Arc<Queues>, queue: Arc<Queue>, start: Start) 
             Step::Wait(left) => driver.wait(Pause::For(driver.until_notified(left))).await,
             Step::Poll(pause) => {
                 let next = driver.wait(Pause::For(pause)).await;
+                // A poll waits for no message, so its end says nothing of a message that was missed.
                 driver.untold = false;
                 next
             }
@@ -421,6 +422,7 @@ impl<'a> Driver<'a> {
             return;
         }
         let release = pending_release.release(queues, id, queues.is_listening(id));
+        // Until the answer, requests of this process may be told of this very lease id (bug 257).
         let _settling = queues.unsettled.begin(&id.name);
         if let Err(failure) = queues.backend.release(release).await {
             // A copy of this release may arrive late, so the next one leaves a tombstone for it (B4).
@@ -730,6 +732,7 @@ impl Queue {
         // An idle queue has no driver, and the holder's queue asks when it gives the name back.
         if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
             if let Some(remote) = &mut state.remote {
+                // `None` outweighs an end that was told before: the name may be free now.
                 remote.watched = watched;
             }
             self.driver_wake().notify_one();

@@ -87,6 +87,7 @@ pub(crate) fn acquire(
     patience: Patience,
 ) -> impl Future<Output = WaitResult> {
     let until = match patience {
+        // A wait that is too long for the clock has no end.
         Patience::For(wait) => Instant::now().checked_add(wait),
         Patience::Once => Some(latest_answer(queues)),
         Patience::Forever => None,
@@ -250,6 +251,7 @@ fn enter(
         if once && state.is_taken(&spec) {
             return Ok(Admission::Busy);
         }
+        // A caller that asks once has the server's word now, and leaves no turn to others.
         let steps_back = !once
             && queues
                 .redisson_fairness
@@ -431,6 +433,7 @@ impl Attempt {
         let step = self.spec.request(&self.queue.id, self.ticket.lease());
         let answer = ask_server(&self.queues, step).await;
         match &answer {
+            // A refusal for good carried nothing out: only an earlier copy can be owed (B5).
             Err(failure) if failure.is_final() => self.ticket.refused(),
             Err(failure) => self.ticket.failed(failure),
             Ok(Acquired::Granted { .. }) => {}
@@ -538,6 +541,7 @@ impl Attempt {
         // For waiters whose time is up meanwhile.
         state.remote().failed(&failure, now);
         if self.queues.backend.gives_up_failures() {
+            // QB4: a majority never asks again under an id whose round has failed.
             self.ticket = self.ticket.another(&self.queues);
         }
         if self.patience == Patience::Once {
@@ -592,6 +596,7 @@ impl Queue {
         if hold.spec().access.is_exclusive() {
             drop(state);
         } else {
+            // A shared hold is no phase of the queue (Q1), so the waiters behind it get a driver.
             self.go_on(queues, state, Start::Ask);
         }
         hold.installed(granted);
@@ -625,6 +630,7 @@ impl Queue {
         let trouble = state.remote().trouble.is_some();
         let old = state.remote().take_over(ticket);
         debug_assert!(old.is_none(), "a queue has one ticket (B5)");
+        // In front of all that wait: it came before them, since they have waited for its attempt.
         let first = if patience == Patience::Once || !state.is_wanted() {
             FirstAttempt::Busy(None)
         } else {

@@ -147,6 +147,7 @@ impl Queues {
         let queue = Arc::new(Queue::new(self, id));
         shard.insert(ById(Arc::clone(&queue)));
         if id.is_of_task() {
+            // Under the lock of the shard: no task finds the queue before its fair queue knows it.
             self.groups.add(&queue);
         }
         queue
@@ -257,6 +258,7 @@ impl Queues {
     pub(crate) fn heard(self: &Arc<Self>, id: &LockId, queue: Option<Arc<Queue>>, wake_up: WakeUp) {
         match (wake_up, queue) {
             (WakeUp::TryAgain | WakeUp::Turns(_), queue) => {
+                // Also without a queue: a newcomer steps back by it (`enter`).
                 self.redisson_fairness
                     .hear(id, wake_up, self.env.clock.now());
                 if let Some(queue) = queue {
@@ -279,6 +281,7 @@ impl Queues {
             (WakeUp::Granted(grant), queue) => {
                 if !queue.is_some_and(|queue| queue.granted(self, &grant)) {
                     // B3: the id does not wait for it (any more).
+                    // The release that gave the id up here left a tombstone, if a copy of a request could still come (B4).
                     let pending_release = PendingRelease {
                         access: grant.access,
                         lease: grant.lease,
@@ -301,6 +304,7 @@ impl Queues {
                 state.life = Life::Closing;
             }
             state.answer_all(&Error::Closed);
+            // A driver that sleeps has no waiter any more: it gives up its ticket, and leaves (B5).
             queue.driver_wake().notify_one();
         }
     }

@@ -197,9 +197,11 @@ impl Queue {
             if spec.terms() != terms {
                 return None;
             }
+            // Each waiter has a hold with its own terms; a hold that was not delivered is dropped without a release.
             let hold = self.begin_hold(queues, state, granted, spec)?;
             let waiter = state.pop_waiter()?;
             if state.deliver(waiter, &hold, |began| hold.note_start(began)) {
+                // The waiter may have its guard by now: its release waits for this lock, and so finds the queue held.
                 let remote = state.remote();
                 remote.ticket = None;
                 remote.granted = false;
@@ -235,6 +237,7 @@ impl Queue {
             return false;
         };
         let believed = ticket.believe(grant);
+        // Also of a grant that is not believed: the driver asks then, and believes the reply (B1).
         remote.granted = true;
         let now = queues.clock.now();
         if waits
@@ -244,6 +247,7 @@ impl Queue {
             && let Some(hold) = self.install(queues, &mut state, granted)
         {
             if hold.spec().access.is_exclusive() {
+                // The driver that sleeps exits by this (Q1). Of a shared hold it goes on, for the waiters behind.
                 state.driver = state.driver.wrapping_add(1);
             }
             drop(state);
@@ -316,6 +320,7 @@ impl Queue {
             && let Some(remote) = &mut state.remote
             && remote.may_have()
         {
+            // Until the ticket is given up, the server may call the name held by this very process (bugs 167, 257).
             let unsettled = &self.queues.unsettled;
             let leaving = &mut remote.leaving;
             leaving.get_or_insert_with(|| unsettled.begin(&self.id.name));

@@ -56,6 +56,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     let mut state = queue.lock();
     // Under the lock: it may have been downgraded a moment ago.
     let (spec, since) = hold.spec_and_since();
+    // Of readers `handoffs` counts those that joined, and together they are one hold.
     let in_a_row = if spec.access == Access::Shared {
         1
     } else {
@@ -106,6 +107,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     };
     let goes_on = next.is_some() || is_permits && !state.waiters.is_empty();
     drop(state);
+    // A process whose own tasks go on could keep Redisson's waiters out: it tells how many holds it has had.
     let holds = known.or(goes_on.then_some(in_a_row));
     let settling = || queues.unsettled.begin(&queue.id.name);
     // Bug 290: to the other tasks of this process the name is being given back, not held.
@@ -202,6 +204,7 @@ impl Releasing {
                 Ok(answered) => return self.answered(&answered),
                 Err(failure) if failure.is_final() => {
                     self.give_up(&failure);
+                    // No error: the caller has let go, and a lease ends by itself.
                     return Ok(self.unconfirmed());
                 }
                 Err(failure) => failure,

@@ -281,6 +281,7 @@ impl Locked<'_, QueueState> {
             // If that waiter is gone, the next one overwrites this; without a next one the hold is released, and its terms do not matter.
             && hold.hand_over(next, now)
         {
+            // Not reached: a live waiter stands at the front.
             let Some(waiter) = self.pop_waiter() else {
                 return false;
             };
@@ -346,6 +347,7 @@ impl QueueState {
     ) -> WaitTicket {
         let (answer, answered) = answer::slot();
         let number = if first {
+            // A number below all others keeps the waiters in order, and `WaitTicket::drop` searches by it.
             self.numbers.start -= 1;
             self.numbers.start
         } else {
@@ -444,6 +446,7 @@ impl Locked<'_, QueueState> {
             remote.turns.gives_back(now, began);
         }
         self.shared.release(hold);
+        // An actor that is at work keeps the queue (Q1): newcomers wait for it, not for this release.
         let rests = match &self.phase {
             Phase::Idle => true,
             Phase::Releasing(lease) => self.waiters.is_empty() && self.shared.is_releasing(*lease),
@@ -464,6 +467,7 @@ impl Locked<'_, QueueState> {
             .first_live_waiter()
             .is_some_and(|next| next.owner.is_none() && there.serves(&next))
         {
+            // The entry comes first: if the hold is on its way out, the waiter keeps its place.
             let Some(entry) = Held::join(hold) else {
                 return;
             };
@@ -502,6 +506,7 @@ pub(crate) async fn ask_to_join(
     }
     let mut state = queue.lock();
     if state.life != Life::Open {
+        // `entry` was made before the lock was taken, so its drop comes after the unlock (Q5).
         return None; // B6
     }
     // The server has said that no writer waits: a new budget begins.

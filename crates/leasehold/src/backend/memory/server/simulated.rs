@@ -79,6 +79,7 @@ impl MemoryServer {
     ) -> (T, Vec<Hint>) {
         let mut store = self.0.store.lock();
         let done = step(&mut store);
+        // Taken also where scripts have messages of their own: those of the twin would else pile up.
         let hints = store.take_hints();
         let hints = self.scripts().map_or(hints, |scripts| scripts.take_hints());
         (done, hints)
@@ -139,6 +140,7 @@ impl MemoryServer {
                 return self.0.store.lock().visit(&id, lease);
             };
             let ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+            // In whole milliseconds, so that both stores end the visit at the same moment.
             let lease = ms.map(|ms| Duration::from_millis(ms.max(1)));
             self.0.store.lock().visit(&id, lease);
             scripts.visit(&id, lease)

@@ -90,12 +90,14 @@ impl Fences {
         let micros = |time: Duration| u64::try_from((self.epoch + time).as_micros()).unwrap_or(0);
         let last = self.last.get(id);
         let first = micros(now).max(last.map_or(0, |kept| kept.token) + 1);
+        // If the last token is lost, the clock goes on where it was: tokens must not be far ahead of it by then.
         let count = if first <= micros(now + AHEAD_MOST) {
             BLOCK
         } else {
             1
         };
         let kept = Kept {
+            // The last of the block: what this holder's process gives on in memory is used up for all others.
             token: first + u64::from(count) - 1,
             ends: self.ends(last, now),
         };
@@ -166,6 +168,7 @@ impl Store {
     }
 
     pub(crate) fn write(&mut self, step: &FencedWrite) -> Result<Written, Failure> {
+        // The token counts as seen also where the data then refuse the change, as in the script.
         let written = self.fences.pass(step, self.clock);
         if written == Written::Done {
             self.fences.change(step, self.clock)?;

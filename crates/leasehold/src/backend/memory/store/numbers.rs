@@ -50,6 +50,7 @@ impl Store {
             return self.available(id);
         }
         let kept = Duration::from_millis(once.keep_ms);
+        // A copy of a change would count once more, so it is given the first answer (bug 98).
         if let Some(answer) = self.told_before(client, once.number, kept) {
             return answer;
         }
@@ -83,6 +84,7 @@ impl Store {
         };
         match self.told_before(client, step.lease, ANSWERS_KEPT) {
             Some(TAKEN) => return granted,
+            // Given back already: a late copy takes nothing.
             Some(_) => return Acquired::GivenUp,
             None => {}
         }
@@ -109,6 +111,7 @@ impl Store {
     pub(super) fn give(&mut self, client: &Arc<str>, step: &Release) -> ReleaseReply {
         let id = &step.id;
         let told = self.told_before(client, step.lease, ANSWERS_KEPT);
+        // Also where nothing was taken: a late copy of the acquisition must find it given up (B4).
         self.keep_answer(client, step.lease, GIVEN, ANSWERS_KEPT);
         if !told.map_or(step.held, |told| told == TAKEN) {
             return ReleaseReply::NotOurs;
@@ -140,6 +143,7 @@ impl Store {
             }
             Permits::Add(count) => *self.permits.entry(id.clone()).or_default() += i64::from(count),
             Permits::Drain => {
+                // Fewer than none are free where the number was set below what is out.
                 let free = self.available(id).max(0);
                 if let Some(permits) = self.permits.get_mut(id) {
                     *permits -= free;

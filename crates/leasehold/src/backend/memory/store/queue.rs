@@ -45,6 +45,7 @@ impl Store {
         };
         let (before, mut gives_way) = (waiting.entries.len(), false);
         waiting.entries.retain(|queued| {
+            // Only up to the first that is heard: the entries behind it have not kept this newcomer out.
             if gives_way || !rules(id.kind).gives_way(wants, queued.grant.access) {
                 return true;
             }
@@ -93,9 +94,11 @@ impl Store {
         let ends = self.clock + Duration::from_millis(entry.keep_ms);
         let kept_until = self.kept_until(entry.keep_ms);
         let waiting = self.queues.entry(id.clone()).or_default();
+        // The queue outlives its latest visitor by that, however long its entries stand (L3).
         waiting.ends = waiting.ends.max(ends);
         let mut entries = waiting.entries.iter_mut();
         match entries.find(|queued| queued.is(client, grant.lease)) {
+            // Its place stays, and so do its terms: a late copy must not move the ask back, nor shorten its time.
             Some(queued) => {
                 queued.grant.ask = queued.grant.ask.max(grant.ask);
                 queued.kept_until = queued.kept_until.max(kept_until);
@@ -196,6 +199,7 @@ impl Store {
             if !self.fits(id, access) && !is_gone {
                 return given;
             }
+            // Taken out for good: an entry that cannot be served (given up, or not heard) would else meet each release.
             let Some(Queued {
                 client, mut grant, ..
             }) = self.take_entry(id, at)
@@ -218,6 +222,7 @@ impl Store {
                 self.outbox
                     .push((subscriber, id.clone(), WakeUp::Granted(grant)));
             }
+            // Of the first alone. The loop goes on: readers behind a reader get in together.
             given = given.or(Some(Duration::from_millis(grant.lease_ms)));
         }
     }

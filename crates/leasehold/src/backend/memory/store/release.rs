@@ -15,6 +15,7 @@ impl Store {
         if id.kind.never_ends() {
             return self.give(client, step);
         }
+        // First, also where nothing is held: a copy of an ask may come after this release (B4).
         if let Some(ms) = step.tombstone_ms {
             let until = now + Duration::from_millis(ms);
             self.gone.insert((Arc::clone(client), step.lease), until);
@@ -44,6 +45,7 @@ impl Store {
         {
             return self.stays_with(client, id, next);
         }
+        // Looked up before the queue is served: an entry that is granted is no longer there, and must not be made anew (B3).
         let next_waits = next.is_some_and(|next| self.is_queued(client, id, next.lease));
         let granted = self.give_to_next(id);
         // Readers do not wait for each other.
@@ -125,6 +127,7 @@ impl Store {
         let Some(held) = self.ours(client, id, step.lease) else {
             return false;
         };
+        // A second copy finds a reader, and must not write its count over a later one (S2).
         if held.access.is_exclusive() {
             held.access = Access::Shared;
             held.holds = step.holds;

@@ -27,11 +27,13 @@ impl Store {
         if !rules(id.kind).is_in_turn() || !self.held_by(id).is_empty() {
             return true;
         }
+        // This request is a sign of life, also where its client's subscription is not counted yet.
         self.forget_dead(id, &[(Arc::clone(client), step.lease)]);
         let entries = self.queues.get(id).into_iter().flat_map(|all| &all.entries);
         let mut living =
             entries.filter(|queued| queued.silent_since.is_none() || queued.is(client, step.lease));
         match living.next() {
+            // It may be given to the first, or find that one gone: then the lock is free still, and this request may have it.
             Some(first) if !first.is(client, step.lease) => {
                 self.give_to_next(id);
                 self.held_by(id).is_empty()
@@ -101,6 +103,7 @@ impl Store {
                 None => missing.push(entry.lease),
             }
         }
+        // After the entries are kept: the next may be one of this client's, which was passed over until now.
         let ttl = if self.held_by(id).is_empty() {
             self.give_to_next(id).or(Some(self.dead_after))
         } else {

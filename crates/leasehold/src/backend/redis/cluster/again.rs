@@ -25,12 +25,14 @@ pub(super) fn acquire(shared: &Arc<ClusterCore>, step: Acquire) -> Reply<Acquire
     let (began, answer) = (Instant::now(), shared.send_openly(way, ask.clone()));
     Box::pin(async move {
         let NodeAnswer { value, by, .. } = answer.await?;
+        // A late "held" only has its caller wait on. But it may speak of a lease that this client gives back there (bug 295).
         if began.elapsed() < LATE || !matches!(value, Acquired::Granted { .. }) {
             return Ok(value.or_unsettled(|| shared.may_be_held(&name, began, by)));
         }
         // It has been granted, so no failure says that it has not.
         let ambiguous = |failure: Failure| Failure::Ambiguous(Arc::clone(failure.cause()));
         shared.table.asked().await.map_err(ambiguous)?;
+        // Under the same lease id: the owner finds the hold, or takes it now. The engine counts from its own send, before both (B1).
         shared.send(way, ask).await.map_err(ambiguous)
     })
 }
@@ -44,6 +46,7 @@ pub(super) fn release(shared: &Arc<ClusterCore>, step: Release) -> Reply<Release
     Box::pin(async move {
         let NodeAnswer { value, by, .. } = answer.await?;
         if let Some(release) = again {
+            // A node that stood still may have answered after its successor took the slot, which knows nothing of it (bug 235).
             let is_due = || !shared.is_owner(way.slot, by);
             if shared.lately.confirmed(release, by.into(), is_due) {
                 shared.give_back_again();
@@ -95,6 +98,7 @@ impl ClusterCore {
             };
             self.send(way, move |redis| redis.release(release.clone()))
         };
+        // Read before the first is sent: a change while they are under way must leave these to be looked at again.
         let changes = self.nodes.changes();
         self.lately.repeat(changes, is_due, give_back).await
     }

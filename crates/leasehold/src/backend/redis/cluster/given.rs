@@ -64,6 +64,7 @@ impl GivenCluster {
             .iter()
             .flat_map(|(says, is_at)| [says, is_at]);
         for host in given.hosts.iter().chain(elsewhere) {
+            // Before a URL is made of it: a login in a host would be shown by the error of that URL (bug 276).
             address::check_given("the address of a node", host)?;
         }
         let urls = given.hosts.iter().map(|host| format!("{scheme}://{host}/"));
@@ -83,6 +84,7 @@ impl GivenCluster {
             if !seeds.contains(&address) {
                 seeds.push(address);
             }
+            // Login, TLS and database are the same in all URLs, so the first stands for each node at whichever address.
             first.get_or_insert(target);
         }
         let mut target = first.ok_or_else(no_host)?;

@@ -45,6 +45,7 @@ pub(super) async fn add(
     let lists = nodes.values().map(|node| node.redis.runner.connections());
     let (labels, lists) = join(labels, join_all(lists.collect::<Vec<_>>())).await;
     let clients = ClientAnswers {
+        // A label that cannot be read fails nothing: its client is shown without a name.
         labels: labels.into_iter().flatten().flatten().collect(),
         lists,
         lists_all: true,

@@ -46,6 +46,7 @@ impl ServerLink for Cluster {
     fn trouble(&self) -> Option<Cause> {
         let mut trouble = None;
         for node in self.shared.nodes.all() {
+            // A single node without trouble ends the search: the cluster as a whole can be used.
             trouble = Some(node.redis.trouble()?);
         }
         trouble

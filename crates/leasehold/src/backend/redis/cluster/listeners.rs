@@ -131,6 +131,7 @@ impl ClusterListeners {
     pub(super) fn listen(&self, shared: &Arc<ClusterCore>, id: LockId) -> Reply<()> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let node = shared.nodes.owner(slot(id.name.wire()));
+        // Written down before it is sent: a grant may be heard before the answer, and counts only at the node that stands here.
         let before = self.listened_at.lock().insert(
             id.clone(),
             ListenedAt {
@@ -146,6 +147,7 @@ impl ClusterListeners {
                 .as_ref()
                 .is_none_or(|node| node.number != before.number)
         {
+            // Not waited for: it is asked for at once, and a node that is replaced may never answer.
             drop(before.redis.unlisten(&id));
         }
         let answer = node.map(|node| (node.redis.listen(id.clone()), node));
@@ -153,6 +155,7 @@ impl ClusterListeners {
         Box::pin(async move {
             let heard = match answer {
                 Some((answer, node)) => match answer.await {
+                    // The slot moved under way: the waiter's caller is spared a failure that it could do nothing about.
                     Err(failure) if shared.is_elsewhere(&id, &failure, &node) => {
                         shared.listeners.at_owner(&shared, &id, number).await
                     }
@@ -191,9 +194,11 @@ impl ClusterListeners {
                     .get_mut(id)
                     .filter(|listener| listener.number == number)
                 else {
+                    // Another call listens by now, or no waiter is left: this one has nothing to tell, and nothing to take back.
                     return Ok(());
                 };
                 let before = listener.node.replace(Arc::clone(&node));
+                // Under the lock: an end that the node tells at once (`unheard`) must find it written down here.
                 (node.redis.listen(id.clone()), before)
             };
             if let Some(before) = before.filter(|before| before.number != node.number) {
@@ -244,10 +249,12 @@ impl ClusterListeners {
             let Some(left) = listener.node.take_if(|at| at.number == node) else {
                 return;
             };
+            // One task follows each name: a second would ask the same nodes beside it.
             let is_followed = std::mem::replace(&mut listener.is_moving, true);
             (left, (!is_followed).then_some(listener.number))
         };
         shared.table.ask();
+        // A MOVED among the refusals names the owner, so the task that follows need not wait for the table.
         if let Some(refusal) = refusal {
             shared.is_sent_on(id, refusal, &left);
         }
@@ -278,6 +285,7 @@ impl ClusterListeners {
                 .filter(|listener| listener.number == number)?;
             match owner {
                 Some(owner) if !listener.is_at(owner.number) => {
+                    // Beside `node`: until the new node has confirmed, wake-ups count at the old one, where the client is still heard.
                     listener.moves_to = Some(owner.number);
                     (owner.redis.listen(id.clone()), owner)
                 }
@@ -285,6 +293,7 @@ impl ClusterListeners {
                     shared.table.ask();
                     return Some(PAUSE);
                 }
+                // Heard at the owner, or at the old node while no node has the slot: a change of the table begins a new task.
                 _ => {
                     listener.is_moving = false;
                     return None;
@@ -362,6 +371,7 @@ fn move_on(shared: &Arc<ClusterCore>, id: &LockId, number: u64) {
             let Some(pause) = shared.listeners.follow(&shared, &id, number).await else {
                 return;
             };
+            // Not held during the pause: a client that ends meanwhile is not kept by the task.
             drop(shared);
             sleep_until(TokioInstant::now() + pause).await;
         }

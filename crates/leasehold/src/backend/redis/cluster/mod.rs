@@ -140,9 +140,12 @@ impl Cluster {
         background: &BackgroundRuntime,
     ) -> Cluster {
         let shown = given.to_string();
+        // One choice for all nodes: a client that listened on classic channels at one would miss what is published on sharded ones.
         let chosen = Chosen::by(config.sharded_channels.map(Sharding::of_setting));
+        // Shared by all nodes: a balancer that hangs one connection has most likely hung the others as well (bug 260).
         let silence = Silence::default();
         let shared = Arc::new_cyclic(|weak: &Weak<ClusterCore>| {
+            // Weak, since the core owns the nodes: their sinks would else keep it, and its connections, for ever.
             let (weak, of_nodes) = (Weak::clone(weak), chosen.clone());
             let make = move |server, number| {
                 let sink = Arc::new(NodeSink {
@@ -228,6 +231,7 @@ impl ClusterCore {
         if change.forgotten {
             self.sink.restarted(crate::backend::Restarted::All);
         }
+        // Not only where `change` says so: a MOVED before this table has counted a change, too.
         if !self.lately.is_settled(self.nodes.changes()) {
             self.give_back_again();
         }
@@ -236,6 +240,7 @@ impl ClusterCore {
     /// A node has said that another has this slot.
     fn moved(self: &Arc<Self>, slot: u16, address: Address) {
         self.nodes.moved(slot, address);
+        // A MOVED names one slot, and a failover moves many: the table knows the rest.
         self.table.ask();
     }
 
@@ -250,6 +255,7 @@ impl ClusterCore {
                     let asked = self.background.within(self.connect_timeout, asked).await;
                     return asked.unwrap_or_else(|| Err(Failure::NotSent(Arc::new(NoneAnswers))));
                 }
+                // A refusal is kept before a seed that is out of reach: only the refusal tells the user what to change.
                 Err(failure) if failed.as_ref().is_none_or(|it| !it.is_final()) => {
                     failed = Some(failure);
                 }
@@ -298,6 +304,7 @@ impl LockSteps for Cluster {
     }
 
     fn count(&self, mut step: Count) -> Reply<Counted> {
+        // As in `release`: the engine knows whether this client listens, not at which node.
         step.listening = false;
         let name = step.id.name.clone();
         self.patient(&name, AskRule::Never, move |redis| {
@@ -332,6 +339,7 @@ impl LockSteps for Cluster {
         Box::pin(async move {
             let mut found = all_of(&ids, inspections).await?;
             let mut all: Vec<_> = found.iter_mut().map(|(_, found)| found).collect();
+            // Labels only: `leasehold ls` once had all connections of a node listed for each lock (bug 254).
             labels::add(&shared, &mut all, None).await;
             Ok(found)
         })
@@ -349,6 +357,7 @@ impl LockSteps for Cluster {
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
+        // An owner field is made of the client's uuid and the lease id, so each node's connections say the same.
         self.shared.nodes.any().redis.owner(kind, access, lease)
     }
 

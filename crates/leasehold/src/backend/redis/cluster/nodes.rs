@@ -49,10 +49,12 @@ impl Node {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.made.elapsed().as_millis())
             .unwrap_or(u64::MAX)
+            // Counted from one, since zero says that the node has answered.
             .saturating_add(1)
     }
 
     pub(super) fn is_silent(&self) -> bool {
+        // Relaxed: a reading that is late only moves the moment at which the node counts as out of reach.
         let asked = self.asked.load(Ordering::Relaxed);
         asked != 0 && self.now_ms().saturating_sub(asked) < SILENT_MOST
     }
@@ -125,8 +127,10 @@ impl NodeMap {
         unreached: &BTreeSet<u32>,
     ) -> TableChange {
         let mut change = TableChange::default();
+        // The first table has nothing to be compared with, and so tells of no change.
         for (owner, before) in owners.iter_mut().zip(&self.owners) {
             match (&*owner, before) {
+                // By pointer, not by address: a node that was left and came back has other connections, and those of before are shut.
                 (Some(now), Some(before)) if Arc::ptr_eq(now, before) => {}
                 (Some(now), Some(before))
                     if self.replaced.contains_key(&now.address)
@@ -138,6 +142,7 @@ impl NodeMap {
                     change.any = true;
                     change.forgotten |= unreached.contains(&before.number);
                 }
+                // No node had the slot: a node that had it before has handed its keys to no other (bug 237).
                 (Some(_), None) => {
                     change = TableChange {
                         any: true,
@@ -232,6 +237,7 @@ impl Nodes {
             let number = self.numbers.fetch_add(1, Ordering::Relaxed);
             let target = self.given.target.at(&address);
             let redis = (self.make)(GivenServer::from(target), number);
+            // Under the map's lock, which `shut` takes after it has said so: it finds this node in the map, or is seen here.
             if self.is_shut.load(Ordering::Relaxed) {
                 redis.shut();
             }
@@ -297,6 +303,7 @@ impl Nodes {
                 owners[slot] = before.filter(|before| !unreached.contains(&before.number));
             }
             map.unnamed = unnamed;
+            // First: a stale owner is a node made anew, and would else count below as one that had no slots, and so may know less.
             change = map.pass_over_stale(&mut owners, &unreached);
             let mut owning = BTreeSet::new();
             for owner in owners.iter().flatten() {
@@ -304,6 +311,7 @@ impl Nodes {
                     change.forgotten |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
                 }
             }
+            // Before the owners are exchanged: a step that is sent to a new one must find the change counted (bug 295).
             if change.forgotten {
                 self.changes.fetch_add(1, Ordering::AcqRel);
             }
@@ -315,6 +323,7 @@ impl Nodes {
                 slot.and_then(|(_, now)| now.clone())
             };
             map.known.retain(|address, node| {
+                // A node that never had a slot stays: it may be a seed, or the target of an ASK. A node that is left keeps `owns` set.
                 let stays = owning.contains(&node.number) || !node.owns.load(Ordering::Acquire);
                 if !stays {
                     map.replaced.insert(address.clone(), Instant::now());

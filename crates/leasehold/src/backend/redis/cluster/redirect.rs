@@ -37,6 +37,7 @@ impl Redirect {
     pub(super) fn read(error: &RedisError, answered: &Address) -> Option<Redirect> {
         let address = || {
             let (address, _) = error.redirect_node()?;
+            // At the last colon: an IPv6 address stands here without brackets.
             let (host, port) = address.rsplit_once(':')?;
             let port = port.parse().ok()?;
             let host = if host.is_empty() { &answered.0 } else { host };

@@ -63,6 +63,7 @@ fn by_slot<T: Clone + Send + Sync + 'static>(
     batch: &[Renew],
     way: &RenewStep<T>,
 ) -> Reply<Vec<T>> {
+    // In order, so that a simulation can replay it. By kind as well, since each kind has a script of its own.
     let mut groups: BTreeMap<(u16, LockKind), SlotGroup> = BTreeMap::new();
     for (at, renew) in batch.iter().enumerate() {
         let group = groups.entry((slot(renew.id.name.wire()), renew.id.kind));
@@ -131,6 +132,7 @@ fn answers_of<T>(
     answer: Result<Vec<T>, Failure>,
 ) -> Vec<(usize, Result<T, Failure>)> {
     match answer {
+        // A place that a short answer leaves out keeps what it began with: no answer, never a loss.
         Ok(renewals) => places
             .into_iter()
             .zip(renewals.into_iter().map(Ok))
@@ -157,6 +159,7 @@ async fn send<T: Clone + Send + Sync + 'static>(
     let way = Route {
         slot,
         ask: AskRule::MayFollow,
+        // The watchdog tries again by itself, as often as the lease has time for.
         patience: Duration::ZERO,
         late,
     };

@@ -84,6 +84,7 @@ impl ClusterCore {
         way: Route,
         step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
     ) -> Reply<NodeAnswer<T>> {
+        // Before the request is sent: the lock that it may bring is seen by the next scan (bug 253).
         self.scan.begin();
         // No wait where the owner is known: a step is on its way before this returns.
         let node = self.nodes.owner(way.slot);
@@ -95,6 +96,7 @@ impl ClusterCore {
             let failed = match first {
                 Some((answer, node)) => match answer.await {
                     Ok(value) => {
+                        // The node may owe an answer about its table still: by this one it is within reach again.
                         node.note_answer();
                         if began.elapsed() >= way.late {
                             shared.table.ask();
@@ -129,6 +131,7 @@ impl ClusterCore {
             .background
             .within(self.timeout, self.table.asked())
             .await;
+        // Looked for again also if the question failed: a MOVED in answer to another step may have named it meanwhile.
         if let Some(node) = self.nodes.owner(slot) {
             return Ok(node);
         }
@@ -138,6 +141,7 @@ impl ClusterCore {
                 Failure::NotNow(Arc::new(NoAddress { slot }))
             }
             Some(Ok(())) => Failure::NotNow(Arc::new(NotServed { slot })),
+            // The step itself has not left this client, so the caller may say that nothing was changed.
             None => Failure::NotSent(Arc::new(NoTable)),
         })
     }
@@ -174,6 +178,7 @@ impl<S> GoingOn<S> {
                 };
                 if let Some(failure) = why {
                     let pause = backoff.next();
+                    // Without patience the first refusal is the answer: the engine repeats such a step, after pauses of its own.
                     if self.began.elapsed() + pause >= self.way.patience {
                         return Err(failure);
                     }
@@ -188,6 +193,7 @@ impl<S> GoingOn<S> {
                 Ok(node) => node,
                 Err(failure) => return Err(failure),
             };
+            // Not measured as the first answer is: a redirect or a pause before this has had the table asked for.
             match (self.step)(&node.redis).await {
                 Ok(value) => {
                     return Ok(NodeAnswer {
@@ -221,12 +227,14 @@ impl<S> GoingOn<S> {
             }
             Some(Redirect::Ask(address)) if ask == AskRule::MayFollow => {
                 let node = self.shared.nodes.named(address);
+                // ASKING and the step go in one write: a node forgets ASKING after the next command, which may be another task's.
                 match (self.step)(&node.redis.asking()).await {
                     Ok(value) => Ok(FollowUp::NodeAnswer(NodeAnswer {
                         value,
                         by: node.number,
                         asked: true,
                     })),
+                    // The new node refuses it, too, while some of its keys are still to come.
                     Err(failure) if Redirect::of(&failure, &node.address).is_some() => {
                         Ok(FollowUp::NotNow(open()))
                     }

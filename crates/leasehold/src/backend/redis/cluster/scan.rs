@@ -22,6 +22,7 @@ impl Scan {
     pub(super) fn new(every: Duration) -> Scan {
         Scan {
             every,
+            // Where it is turned off, `begin` finds it on and has nothing to notify.
             is_on: AtomicBool::new(every.is_zero()),
             begins: Notify::new(),
         }
@@ -44,6 +45,7 @@ impl Scan {
         loop {
             if !self.is_on.load(Ordering::Acquire) {
                 self.begins.notified().await;
+                // A table of long ago is no reason to ask at once: nothing was held until now.
                 since = Instant::now();
             }
             sleep_until(since + self.every).await;

@@ -79,6 +79,7 @@ pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<SlotRange>
             ids: nodes.iter().filter_map(id).collect(),
         })
     };
+    // All or nothing: a table with a range left out would look like slots that no node serves.
     ranges.iter().map(range).collect()
 }
 

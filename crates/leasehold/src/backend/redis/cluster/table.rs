@@ -65,6 +65,7 @@ impl SlotTable {
     pub(super) async fn asked(&self) -> Result<(), Failure> {
         let mut rounds = self.rounds.subscribe();
         let now = rounds.borrow_and_update().count;
+        // After the count is read: an answer that comes at once would else be waited for twice.
         self.ask();
         // The sender is here, so this does not fail.
         match rounds.wait_for(|rounds| rounds.count != now).await {
@@ -101,6 +102,7 @@ async fn ask_while_needed(weak: &Weak<ClusterCore>, is_reason: bool) -> Option<(
     // The first table tells of no change.
     let (mut times, mut once_more) = (0, is_reason && weak.upgrade()?.nodes.has_table());
     loop {
+        // From the question on, not from its answer: a slow node does not make the pauses longer.
         let next = Instant::now() + if times < OFTEN { EVERY } else { SELDOM };
         once_more |= ask_once(&weak.upgrade()?).await;
         times += 1;
@@ -115,6 +117,7 @@ async fn ask_while_needed(weak: &Weak<ClusterCore>, is_reason: bool) -> Option<(
                 true
             }
         };
+        // Taken up anew after each pause: this task must not keep alive a client whose last handle is gone.
         let shared = weak.upgrade()?;
         let is_in_trouble = |node: &Arc<Node>| node.redis.is_in_trouble();
         if is_wanted || shared.nodes.primaries().iter().any(is_in_trouble) {
@@ -138,10 +141,12 @@ async fn ask_once(shared: &Arc<ClusterCore>) -> bool {
     let (has_changed, failed) = match ask_nodes(shared).await {
         Ok(change) => {
             shared.outage.is_over();
+            // Before those that wait in `asked` go on: they may send to a new owner, whose holds must be known as doubtful by then.
             shared.tell(change);
             (change.any, None)
         }
         Err(failure) => {
+            // A refusal is no outage: each step that meets it says so to its caller.
             if !failure.is_final() {
                 shared.outage.goes_on(failure.cause());
             }
@@ -171,7 +176,9 @@ async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<TableChange, Failure> {
             is_new,
         )
     };
+    // A stable sort, so nodes that are alike stay shuffled.
     nodes.sort_by_cached_key(order);
+    // Trouble sorts last, so all primaries that are known are in trouble: the seeds may still lead to others.
     if nodes.first().is_none_or(|node| node.redis.is_in_trouble()) {
         nodes.extend(shared.nodes.seeds());
         nodes.sort_by_key(|node| node.number);
@@ -193,6 +200,7 @@ async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<TableChange, Failure> {
             biased;
             Some((answer, node)) = asks.next() => match answer {
                 Ok(ranges) => {
+                    // Questions to slower nodes are dropped here, and stay noted: such a node counts as silent until its next answer.
                     shared.table.answered.store(node.number, Ordering::Relaxed);
                     return Ok(shared.nodes.told(ranges));
                 }

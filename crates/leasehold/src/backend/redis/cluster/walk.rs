@@ -13,6 +13,7 @@ pub(super) async fn find(shared: Arc<ClusterCore>, step: FindPage) -> Result<Fou
     if !shared.nodes.has_table() {
         shared.table.asked().await?;
     }
+    // In the order of their addresses, since the cursor names a node by its place. A failover between two pages may shift that.
     let primaries = shared.nodes.primaries();
     let at = step.cursor.server;
     let Some(node) = primaries.get(usize::from(at)) else {

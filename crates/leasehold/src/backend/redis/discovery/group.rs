@@ -102,6 +102,7 @@ impl Group {
         let sentinels = sentinels(hosts)?;
         let first = shown(&sentinels[0]);
         let database = database.strip_prefix('/').unwrap_or_default();
+        // The host only fills the place of the primary's, which `Target::at` puts there once it is known.
         let of_data = format!("{scheme}://{user}{first}/{database}{protocol}");
         Ok(Group {
             master,

@@ -95,6 +95,7 @@ impl Known {
         };
         match said {
             Ok(said) => (it.said, it.number, it.silent) = (said, number, None),
+            // Its last word stays, since others may be behind it: it ends with the time of the silence (`is_ahead_of`).
             Err(()) => _ = it.silent.get_or_insert_with(Instant::now),
         }
     }
@@ -167,6 +168,7 @@ impl Known {
     pub(super) fn add(&mut self, other: Other) -> bool {
         let there = self.sentinels.iter().position(|it| it.is(&other));
         match there {
+            // The address as it was given may be a name, which leads to the sentinel also when it has moved.
             Some(at) if self.sentinels[at].is_given => return false,
             Some(at) if self.sentinels[at].address == other.address => {
                 let it = &mut self.sentinels[at];

@@ -50,6 +50,7 @@ impl Known {
         };
         let agreed = newest(&|word| of(&word.address).len() >= most);
         let Some(known) = &self.primary else {
+            // A client that has no primary yet can stay nowhere, so the newest word of any sentinel does.
             let word = agreed.or_else(|| newest(&|_| true))?;
             return Some(Primary::new(word.address.clone(), word.epoch));
         };
@@ -57,10 +58,13 @@ impl Known {
             .failing
             .is_some_and(|since| since.elapsed() > OUTDATED);
         let word = agreed.or_else(|| {
+            // Without a majority a higher epoch counts, which only a failover makes; and any other word once the known primary has failed
+            // for long (bugs 251, 252).
             newest(&|word| word.epoch > known.epoch || is_outdated && word.address != known.address)
         })?;
         // Never lower: who was left behind is not believed again for its epoch alone.
         let epoch = of(&word.address).into_iter().fold(known.epoch, u64::max);
+        // The epoch alone is raised: a word of the failover before is then older than what is known.
         if known.address == word.address {
             if let Some(known) = &mut self.primary {
                 known.epoch = epoch;
@@ -110,6 +114,7 @@ impl Known {
 impl KnownSentinel {
     fn counts(&self) -> bool {
         let is_gone = self.silent.is_some_and(|since| since.elapsed() > OUTDATED);
+        // A sentinel that was given counts in any case: else the few that are left after a cut of the network would be a majority.
         self.is_given || !is_gone && (!self.is_down || self.said.is_some())
     }
 

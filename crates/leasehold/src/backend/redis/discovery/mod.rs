@@ -95,6 +95,7 @@ impl Discovery {
         restarts: &Arc<RestartLog>,
     ) -> Arc<Discovery> {
         Arc::new(match place {
+            // No name is looked up yet: each attempt does that, so an address that leads elsewhere by then is followed.
             GivenServer::At(target) => Discovery::At(Arc::from(target)),
             GivenServer::Named(group) => {
                 Discovery::Sentinels(Sentinels::new(*group, background, restarts))

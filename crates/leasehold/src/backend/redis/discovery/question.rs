@@ -78,6 +78,7 @@ impl Group {
         line: &mut Option<Connection>,
         said: Option<&Address>,
     ) -> Result<Option<SentinelAnswer>, Failure> {
+        // Taken out: a question that is given up leaves no connection behind on which the sentinel may be silent.
         let kept = line.take();
         let asked = async {
             if let Some(mut kept) = kept
@@ -104,6 +105,7 @@ impl Group {
         let said = said.unwrap_or_else(|_| Err(Failure::NotSent(Arc::new(SilentSentinel(ANSWER)))));
         said.map_err(|failure| match failure {
             Failure::Rejected(cause) => Failure::Rejected(of_sentinel(address, cause)),
+            // Never ambiguous: a question changes nothing.
             failure => Failure::NotSent(of_sentinel(address, Arc::clone(failure.cause()))),
         })
     }
@@ -127,6 +129,7 @@ impl Group {
         heard.ask(Ask::Subscribe, vec![SWITCHES.to_owned()], ());
         // By itself: a user that may not hear these hears of switches all the same, and the sentinel is asked now and then.
         heard.ask(Ask::Subscribe, SET_ANEW.map(str::to_owned).to_vec(), ());
+        // The answer about switches only. A refusal of the other channels comes later, and is passed over as no message.
         let subscribed = answer(&mut heard).await;
         subscribed.map_err(|error| failed(error.into()))?;
         Ok(heard)
@@ -205,6 +208,7 @@ impl Group {
         let says = |error: &RedisError, words| error.detail().unwrap_or_default().contains(words);
         let master = match master {
             Ok(master) => fields(master),
+            // The name may be mistyped: the error then lists the names that there are.
             Err(error) if says(&error, "No such master") => {
                 let mut masters = redis::cmd("SENTINEL");
                 let masters = multiplexed
@@ -239,6 +243,7 @@ impl Group {
             word: Word {
                 address: self.reached(current),
                 epoch: epoch.unwrap_or(0),
+                // A refusal tells of no sentinels, which is not the same as telling of none (`Word::others`).
                 others: others.ok(),
             },
             id: id.ok().and_then(|id| redis::from_redis_value(id).ok()),

@@ -96,6 +96,7 @@ impl Sentinels {
     async fn ask_all(self: &Arc<Self>) -> Result<(), Failure> {
         let (all, number) = {
             let mut known = self.known.lock();
+            // All questions of a round bear the same number: no answer to them is newer than another.
             (known.asked(), known.question())
         };
         let ask = async |sentinel| (sentinel, self.group.ask(sentinel).await);
@@ -131,6 +132,7 @@ impl Sentinels {
             let master = self.group.master.clone();
             return Err(Failure::Rejected(Arc::new(NoSuchMaster { master, names })));
         }
+        // A refusal says what to mend; the silence of another sentinel does not.
         let at = failures.iter().position(Failure::is_final).unwrap_or(0);
         Err(match failures.into_iter().nth(at) {
             Some(failure) => failure,
@@ -175,6 +177,7 @@ impl Sentinels {
                     is_changed |= known.add(other.clone());
                 }
                 if is_changed {
+                    // `watch` takes this lock itself.
                     drop(known);
                     self.watch();
                     known = self.known.lock();
@@ -215,6 +218,7 @@ impl Sentinels {
         {
             let mut known = self.known.lock();
             let number = known.question();
+            // Its word of before is over, and an answer to an earlier question comes too late now.
             known.answered(sentinel, number, Ok(None));
         }
         // A sentinel that stands still just behind its word is asked again. All are asked 2 s later, as long as this client uses the server.
@@ -229,6 +233,7 @@ impl Sentinels {
 
     /// Under the lock, so that who reads where it is knows whether it counts the switch.
     fn moves_to(&self, known: &mut Known, primary: Primary) {
+        // The first primary that is found is no switch.
         if known.primary.replace(primary).is_some() {
             self.restarts.switched();
         }
@@ -239,6 +244,7 @@ impl Sentinels {
         if let Some(primary) = &mut known.primary
             && target.address().as_ref() == Some(&primary.address)
         {
+            // After an attempt in vain the sentinels are asked again, also where one has announced this primary.
             primary.is_announced &= works;
             primary.failing = (!works).then(|| primary.failing.unwrap_or_else(Instant::now));
         }
@@ -250,6 +256,7 @@ impl Sentinels {
         if known.is_shut {
             return;
         }
+        // The lock of what is known is kept: a shutdown in between would leave these tasks behind (L3).
         let mut watchers = self.watchers.lock();
         let all = known.addresses();
         watchers.retain(|address, _| all.contains(address));
@@ -270,6 +277,7 @@ impl Sentinels {
 
     /// Asks one where the primary is, of which it has said this. Whether it has answered.
     async fn ask_one(self: &Arc<Self>, sentinel: &Address, unasked: Option<&Unasked>) -> bool {
+        // The number is taken before the question leaves, so that a word that comes during it counts as newer.
         let number = self.known.lock().question();
         let said = self.group.ask(sentinel).await;
         self.note(sentinel, number, &said);
@@ -294,6 +302,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
         let heard = timeout(HEARD, strong.group.announcements(&address, HEARD)).await;
         // Its words of before are lost. A sentinel that cannot be heard is asked now and then, at least.
         strong.ask_one(&address, None).await;
+        // The client is not kept alive by what it may hear (L3).
         drop(strong);
         match heard {
             Ok(Ok(mut connection)) => {

@@ -128,6 +128,7 @@ impl ExclusiveWire {
         for renew in batch {
             call = call.arg(renew.id.name.wire());
         }
+        // The script works out one end for each run, and not one for each name.
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
             call = call.arg(run[0].lease_ms).arg(run.len());
             for renew in run {
@@ -205,6 +206,7 @@ impl Wire for ExclusiveWire {
             .text(OwnerField::of(runner, step.lease))
             .arg(step.lease_ms)
             .kept_by(&self.renew, &self.release);
+        // The defaults of the script do for the shortest request, which is sent most. Tokens are kept for a time that must be told.
         if step.entry.is_some() || self.has_tokens() {
             call = call
                 .arg(step.entry.map_or(0, |entry| entry.ask))
@@ -231,6 +233,7 @@ impl Wire for ExclusiveWire {
                 .arg(u8::from(step.listening))
                 .arg(runner.token_ms);
         }
+        // `holds` stands before the words about `next`, which cannot be said without it.
         if next.is_some() || holds.is_some() {
             call = call.text(holds.unwrap_or(InARow::ONE));
         }
@@ -267,6 +270,7 @@ impl Wire for ExclusiveWire {
                 id: step.id,
                 access: step.access,
                 lease: step.lease,
+                // Zero has the script look, and extend nothing.
                 lease_ms: 0,
             };
             return runner.call(self.renewed(runner, &[check]), |reply| {
@@ -284,6 +288,7 @@ impl Wire for ExclusiveWire {
     }
 
     fn inspect(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Inspection> {
+        // Also in a cluster without the key of tombstones: this script would take a third key for that of the token.
         let call = self.call(false, &self.inspect, &id, 1).text(Channel(&id));
         runner.inspect(call, inspection)
     }

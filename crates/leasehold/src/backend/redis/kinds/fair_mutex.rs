@@ -58,6 +58,7 @@ fn line(script: &'static Script, runner: &ScriptRunner, id: &LockId, more: usize
         .text(timeouts_key(&id.name))
         .text(id.entries_key())
         .text(channel(&id.name))
+        // The script puts the client behind it.
         .text(id.grant_channel(""))
         .arg(runner.dead_ms)
 }
@@ -101,6 +102,7 @@ impl Wire for FairMutexWire {
             .arg(step.tombstone_ms.unwrap_or(0))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
+        // Nothing goes on under another lease id: each task that waits has an entry of its own.
         runner.call(call, move |reply| released(reply, None))
     }
 

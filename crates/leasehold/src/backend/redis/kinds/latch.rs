@@ -97,6 +97,7 @@ impl Wire for LatchWire {
             .arg("latch");
         runner.inspect(call, |reply| {
             let found = inspection(reply)?;
+            // As the script of the steps says it: a count below zero is an open latch.
             let available = found.available.map(|count| count.max(0));
             Some(Inspection { available, ..found })
         })

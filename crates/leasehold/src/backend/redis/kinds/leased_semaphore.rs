@@ -291,6 +291,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
     }
     let mut owners = holds(permits.into_iter());
     owners.append(&mut others);
+    // The script lists a few more, to the end of the hold that it is at.
     owners.truncate(HOLDERS_MOST);
     Some(Inspection {
         owners,

@@ -85,6 +85,7 @@ pub(super) trait Wire: Sync {
         let inbox = self
             .has_queue()
             .then(|| id.grant_channel(client).to_string());
+        // No other library listens to the channel of a plain mutex, and a latch has no turns to leave to Redisson's waiters.
         let has_others = !matches!(id.kind, LockKind::PlainMutex | LockKind::Latch);
         let marker = has_others.then(|| id.name.marker().to_string());
         std::iter::once(self.channel(&id.name))
@@ -284,6 +285,7 @@ pub(super) fn renewals(reply: &Value, asked: usize) -> Option<Vec<Renewal>> {
         let [number, answer] = exception else {
             return None;
         };
+        // Scripts count from 1.
         let at = usize::try_from(int(number)?).ok()?.checked_sub(1)?;
         *answers.get_mut(at)? = match int(answer)? {
             0 => Renewal::Lost,

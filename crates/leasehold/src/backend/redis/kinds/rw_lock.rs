@@ -183,6 +183,7 @@ impl Wire for RwLockWire {
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(id.gone_prefix())
+            // Without its form: a downgrade whose answer was lost may have made a reader of the writer (B4).
             .text(OwnerField::of(runner, step.lease))
             .text(channel(&id.name))
             .text(id.grant_channel(""))

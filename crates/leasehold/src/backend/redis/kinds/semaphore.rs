@@ -68,6 +68,7 @@ impl Wire for SemaphoreWire {
             .arg(count(step.access))
             .arg(millis(ANSWERS_KEPT))
             .text(channel(&step.id.name))
+            // Never exactly: the server does not know how many permits are out.
             .arg(to_set(&step).0)
             // It has no lease to renew.
             .kept_by(&RELEASE, &RELEASE);

@@ -106,6 +106,7 @@ impl SubscriptionTask {
             while self.ids.is_empty() && waiting.is_empty() {
                 match orders.recv().await {
                     Some(Order::Listen(id, reply)) => waiting.push((id, reply)),
+                    // Dropped without an answer, which its caller takes for one: nothing is subscribed, and no message is under way.
                     Some(Order::Unlisten(..) | Order::Mark(_)) => {}
                     None => return,
                 }
@@ -129,6 +130,7 @@ impl SubscriptionTask {
                     if ended {
                         return;
                     }
+                    // It has served its waiters: a pause would only make their gap longer.
                     if self.worked {
                         failures = 0;
                         backoff.reset();
@@ -179,6 +181,7 @@ impl SubscriptionTask {
         loop {
             tokio::select! {
                 () = &mut over => return Some(()),
+                // The failures were those of another server, and so was the pause for them.
                 Ok(()) = self.changes.changed() => return Some(()),
                 order = orders.recv() => match order? {
                     Order::Listen(id, reply) => waiting.push((id, reply)),
@@ -202,12 +205,14 @@ impl SubscriptionTask {
         waiting: &mut Vec<(LockId, ReplySender)>,
     ) -> Option<()> {
         let mut connection = PubSub::new(link, self.hearing.chosen.get());
+        // A set, since a name stands under each of its channels.
         let again: BTreeSet<LockId> = self.ids.values().flatten().cloned().collect();
         let mut again: Vec<LockId> = again.into_iter().collect();
         // Callers first: they wait for an answer, the others only for messages.
         for (id, reply) in waiting.drain(..) {
             self.subscribe(&mut connection, id, Some(reply));
         }
+        // A copy of the receiver: an attempt marks its changes as seen, and this loop must see them by itself.
         let known = (self.changes.clone(), self.silence.clone());
         let place = (Arc::clone(&self.discovery), known);
         let timeout = self.connect_timeout;
@@ -228,9 +233,11 @@ impl SubscriptionTask {
             let is_asked = connection.asked() > 0;
             let too_late = heard + self.operation_timeout;
             tokio::select! {
+                // In this order: after a runtime stood still, what has come meanwhile is read before the time is looked at.
                 biased;
                 next = connection.next() => {
                     heard = Instant::now();
+                    // It was only slow: the connection that was begun to take its place is dropped.
                     if std::mem::take(&mut is_in_doubt) {
                         next_one.set(successor(renew_at));
                     }
@@ -242,12 +249,15 @@ impl SubscriptionTask {
                     }
                 }
                 order = orders.recv() => {
+                    // The time runs from the first request on: before it the server had nothing to say.
                     if !is_asked {
                         heard = Instant::now();
                     }
                     self.carry_out(order?, &mut connection);
                 }
                 () = tokio::time::sleep_until(too_late.into()), if is_asked => {
+                    // The connections for commands, and those of other nodes, may be as dead, and would need a whole timeout each to find
+                    // out (bug 261).
                     self.silence.since(heard);
                     return Some(());
                 }
@@ -258,6 +268,7 @@ impl SubscriptionTask {
                     if !is_asked {
                         heard = Instant::now();
                     }
+                    // No caller waits for this mark: any word of the server shows that the connection works.
                     connection.ask(Ask::Mark, Vec::new(), Asked::Mark(oneshot::channel().0));
                     next_one.set(successor(Some(Instant::now())));
                 }
@@ -267,6 +278,7 @@ impl SubscriptionTask {
                 }
                 // What is under way is answered on the old one first.
                 next = &mut next_one, if !is_asked || is_in_doubt => {
+                    // The new connection is there already, so no pause comes before its use.
                     self.worked |= is_in_doubt;
                     self.next = Some(next);
                     return Some(());
@@ -302,6 +314,7 @@ impl SubscriptionTask {
                 ids.push(id.clone());
             }
         }
+        // Before it is asked for: the server may count this client from then on, and a release must know that it does.
         let order = self.counted.begin(&id);
         connection.ask(Ask::Subscribe, channels, Asked::Listen { id, order, reply });
     }
@@ -346,6 +359,7 @@ impl SubscriptionTask {
             }
             (Asked::Listen { id, order, reply }, Err(error)) => {
                 let is_answered =
+                    // A caller that has given up hears nothing of this, and its refusal is told as one after a gap.
                     reply.is_some_and(|reply| reply.send(Err(in_words(error.clone()))).is_ok());
                 self.refused(&id, order, &error, is_answered);
             }
@@ -381,6 +395,7 @@ impl SubscriptionTask {
 
     /// The server has ended the subscription to a channel by itself. An end of a name's other channels tells nothing more.
     fn unasked(&mut self, connection: &mut SubscriptionConnection, channel: &str) {
+        // The list is copied, since `forget` changes it.
         for id in self.ids.get(channel).cloned().unwrap_or_default() {
             match self.hearing.elsewhere.clone() {
                 Some(elsewhere) => {

@@ -48,7 +48,9 @@ pub(super) async fn dial(
                     let (connected, renew_at) = connected.map_err(failed)?;
                     return Ok((connected, renew_at));
                 }
+                // Another server is the primary now, so this attempt is of no use any more.
                 Ok(()) = changes.changed() => {}
+                // The fault that took down another connection may have taken down this attempt, too (bug 261).
                 () = silence.after(began) => {}
             }
         }
@@ -71,6 +73,7 @@ pub(super) async fn successor(
     loop {
         match dial(&discovery, (&mut changes, &silence), timeout).await {
             Ok(next) => return next,
+            // Waiters do not suffer yet: the connection with the old login still hears.
             Err(cause) => user_callback::catch_panic(
                 || tracing::debug!(target: "leasehold", server = %discovery, %cause, "login for subscriptions not renewed, trying again"),
             ),

@@ -32,6 +32,7 @@ impl ChannelListeners {
     /// An unsubscription was confirmed that was asked for after `order`.
     pub(super) fn end(&self, id: &LockId, order: Option<u64>) {
         let mut ids = self.ids.lock();
+        // A subscription that was begun since has a later order, and goes on (bug 75).
         if ids.get(id).copied() == order {
             ids.remove(id);
         }

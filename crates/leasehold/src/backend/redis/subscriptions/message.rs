@@ -12,6 +12,7 @@ const FORCED: &[u8] = b"forced";
 
 /// What a message says to those that wait for this lock. `None`: nothing.
 pub(crate) fn wake_up(id: &LockId, channel: &str, payload: &[u8]) -> Option<WakeUp> {
+    // Redisson's channels, and that of a plain mutex, tell that a name is free. The others of ours tell one client something.
     if !channel.starts_with(OURS) || channel.ends_with(FREE) {
         return Some(freed(payload));
     }
@@ -31,6 +32,7 @@ pub(crate) fn wake_up(id: &LockId, channel: &str, payload: &[u8]) -> Option<Wake
 /// What a release says on Redisson's channel: zeros before its number leave so many turns to Redisson's waiters, a plus none.
 fn freed(payload: &[u8]) -> WakeUp {
     let zeros = payload.iter().take_while(|digit| **digit == b'0').count();
+    // Of a message of zeros alone the last is the number itself: Redisson's own release says `0`.
     match zeros - usize::from(zeros > 0 && zeros == payload.len()) {
         0 if payload.first() != Some(&b'+') => WakeUp::TryAgain,
         turns => WakeUp::Turns(u32::try_from(turns).unwrap_or(0)),

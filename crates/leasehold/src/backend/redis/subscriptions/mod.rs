@@ -103,8 +103,10 @@ impl Subscriptions {
         let _ = self.orders.send(Order::Listen(id, told));
         let (timeout, background) = (self.timeout, self.background.clone());
         Box::pin(async move {
+            // The order stands when the time is up: a caller that gives up asks to unlisten, or the subscription would stay (bug 21).
             match background.within(timeout, heard).await {
                 Some(Ok(Ok(()))) => Ok(()),
+                // Never ambiguous: a subscription takes nothing that would have to be given back.
                 Some(Ok(Err(cause))) => Err(Failure::NotSent(cause)),
                 // The connection broke, or the thread has ended.
                 Some(Err(untold)) => Err(match background.check() {

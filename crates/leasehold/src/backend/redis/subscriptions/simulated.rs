@@ -107,6 +107,7 @@ impl SimulatedConnection {
             let transport = connection.transport.clone();
             let answer = transport.carry(about, move |scripts| {
                 let counted = &connection.hears.counted;
+                // The network may carry this out later or twice, when the subscription has ended already.
                 let is_again = counted.order(&id).is_none();
                 if let Some(refusal) = connection.refusal(scripts, &id) {
                     if is_again {

@@ -42,6 +42,7 @@ impl Pins {
             })
         });
         let keys = pins.collect::<Result<_, _>>()?;
+        // The provider offers no hash by itself, so the hash of a cipher suite is taken.
         let hashes = provider
             .cipher_suites
             .iter()

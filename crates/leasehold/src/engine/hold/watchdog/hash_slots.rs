@@ -17,6 +17,7 @@ pub(super) fn turn_of(hash_slot: u16, sent: Tick, every: Duration, early: u8) ->
     let round = turns * length;
     let turn = (u64::from(hash_slot) * turns / HASH_SLOTS + u64::from(early) * turns / 256) % turns;
     let latest = sent.after(every).nanos();
+    // From the latest instant back to the turn before it: a renewal may come early, but not late.
     let (phase, turn) = (latest % round, turn * length);
     let over = phase
         .checked_sub(turn)

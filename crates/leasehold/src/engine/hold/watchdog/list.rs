@@ -114,6 +114,7 @@ impl<H: Watched> List<H> {
             self.checks.remove(&alone(at, &**hold));
         } else if let Some(slot) = self.slots.get_mut(&at) {
             let index = index as usize;
+            // A slot that is empty after this stays until `next` finds it: another lock may want the same before.
             slot.holds.swap_remove(index);
             slot.work -= hold.work();
             if let Some(moved) = slot.holds.get(index) {
@@ -199,6 +200,7 @@ impl<H: Watched> List<H> {
             && *first.key() <= now
             && batch.fill_from(first)
         {}
+        // Holds from `asks` also stand among `checks`, at their ends, and stay there.
         for hold in &batch.holds[asked..] {
             hold.watched_at().clear();
         }
@@ -210,6 +212,7 @@ impl<H: Watched> List<H> {
     pub(super) fn wanted(&self, now: Tick, round_trip: Duration) -> usize {
         let due = self.asks.iter().chain(self.slots.range(..=now));
         let names = due.map(|(&at, slot)| {
+            // At least a round trip: nothing that is sent now is answered sooner.
             let left = slot.late_at(at).since(now).max(round_trip);
             slot.work as u128 * round_trip.as_nanos() / left.as_nanos().max(1)
         });
@@ -226,6 +229,7 @@ impl<H: Watched> List<H> {
         }
         let check = self.checks.first_key_value().map(|((at, _), _)| *at);
         let due = self.asks.iter().chain(self.slots.range(..=now));
+        // At the first more batches may be wanted, at the second the holds are checked one by one.
         let times = due.flat_map(|(&at, slot)| [slot.late_at(at), slot.jammed_at(at)]);
         let coming = self.slots.range((Excluded(now), Unbounded)).next();
         let times = times
@@ -282,6 +286,7 @@ impl<H: Watched> Batch<H> {
             left -= 1;
         }
         slot.work -= self.work - before;
+        // From the end of the slot: the holds that stay keep their index (`WatchedAt`).
         self.holds.extend(slot.holds.drain(left..));
         if left == 0 {
             from.remove();

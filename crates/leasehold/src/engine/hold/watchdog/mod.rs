@@ -221,6 +221,7 @@ pub(crate) async fn run(
 ) {
     loop {
         if watchdog.closed.load(Ordering::Acquire) {
+            // A hold that ends is taken off the list, but not out of the asks.
             // They would keep the client alive.
             let asks = watchdog.list.lock().take_asks();
             drop(asks);
@@ -232,9 +233,11 @@ pub(crate) async fn run(
         if wake_at > now {
             let nap = env.sleep(wake_at.since(now));
             if wake_at != Tick::MAX {
+                // Leases are due after this nap: the connection is made meanwhile, not when they are.
                 env.backend.prepare();
             }
             drop(env); // the sleeping task keeps no client alive
+            // `notify_one` leaves a permit: a wake-up since the look above ends either wait at once.
             if wake_at == Tick::MAX {
                 watchdog.earlier.notified().await;
             } else {
@@ -294,6 +297,7 @@ fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
         let shard = |hold: &Arc<Hold>| env.backend.shard(hold.id());
         for (shard, batch) in by_shard(batch, shard) {
             let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
+            // A batch for a server that was silent takes no turn, and so delays no batch for the others.
             let turn = (!watchdog.silent.has(shard)).then(|| watchdog.turn());
             env.spawn(async move {
                 renew(
@@ -362,6 +366,7 @@ async fn renew(
         let Some(patience) = patiences.filter(|patience| *patience > waited).min() else {
             took(Duration::ZERO);
             drop(turn);
+            // Weak from here on: the wait may have no end, and is to keep no hold, and so no queue, alive (L3).
             let due = due
                 .into_iter()
                 .map(|(due, hold)| (due, Arc::downgrade(&hold)));
@@ -384,6 +389,7 @@ async fn renew(
     };
     took(env.clock.now().since(sent));
     if let Some(shard) = shard {
+        // A late answer is a sign of life: the next batch for this server takes a turn again.
         watchdog.silent.note(shard, false);
     }
     carry_on(env, watchdog, due, (renewals, acknowledged), sent);

@@ -36,6 +36,7 @@ impl Restarts {
     pub(crate) fn reported_at(&self, sent: Tick) -> u32 {
         let present = self.present();
         if sent.nanos() < self.since.load(Ordering::Acquire) {
+            // Callers only ask whether it is the present number, so any other will do.
             present.wrapping_sub(1)
         } else {
             present

@@ -31,6 +31,7 @@ pub(super) fn by_shard<H>(
     shard: impl Fn(&H) -> Option<u32>,
 ) -> impl Iterator<Item = (Option<u32>, Vec<H>)> {
     let mut parts: BTreeMap<Option<u32>, Vec<H>> = BTreeMap::new();
+    // A batch whose first hold has no shard goes out as one: the backend divides it, if need be.
     if batch.first().is_none_or(|first| shard(first).is_none()) {
         parts.insert(None, batch);
     } else {

@@ -25,6 +25,7 @@ impl AtomicTick {
 
     /// Moves it closer; `true` if it was later.
     pub(super) fn lower(&self, to: Tick) -> bool {
+        // A load first: most locks that come and go ask for nothing earlier, and then nothing is written.
         self.0.load(Ordering::Relaxed) > to.nanos()
             && self.0.fetch_min(to.nanos(), Ordering::SeqCst) > to.nanos()
     }
