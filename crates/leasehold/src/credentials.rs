@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, panic::AssertUnwindSafe, sync::Arc, tim
 
 use futures_util::{FutureExt, future::BoxFuture};
 
-use crate::error::Cause;
+use crate::{error::Cause, user_callback};
 
 /// A login for the server, for [`ClientBuilder::credentials`](crate::ClientBuilder::credentials). Its `Debug` shows no password.
 #[derive(Clone)]
@@ -116,7 +116,7 @@ impl Provider {
             Ok(Err(why)) => Err(Arc::new(NoCredentials(why))),
             Err(payload) => {
                 // Its drop is the user's code, too.
-                std::mem::forget(payload);
+                user_callback::catch_panic(move || drop(payload));
                 Err(Arc::new(NoCredentials("it panicked".into())))
             }
         }

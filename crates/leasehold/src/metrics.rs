@@ -184,15 +184,16 @@ impl Observe for Counting {
             ]
         });
         series.count(event.kind, handles);
-        let Some(releases) = self.releases() else {
-            return;
-        };
+        // Before a recorder is looked for: one that comes later must not hear of a term that is over.
         if event.lock == LockKind::FencedMutex
             && event.kind.held().is_some()
             && self.led.lock().remove(&*event.name)
         {
             set_leader(&event.name, 0.0);
         }
+        let Some(releases) = self.releases() else {
+            return;
+        };
         match event.kind {
             EventKind::Released { .. } => releases.freed.increment(1),
             EventKind::Unconfirmed { .. } => releases.unconfirmed.increment(1),

@@ -322,7 +322,7 @@ impl LeasedSemaphore {
     /// Redisson `RSemaphore#drainPermits`, which `RPermitExpirableSemaphore` lacks.
     pub async fn drain_permits(&self) -> Result<u32, Error> {
         let drained = self.change(Permits::Drain, "drain the permits of").await?;
-        Ok(u32::try_from(drained).unwrap_or(0))
+        Ok(u32::try_from(drained).unwrap_or(u32::MAX))
     }
 
     /// How many permits are free now. Negative, if more were taken away than are free.

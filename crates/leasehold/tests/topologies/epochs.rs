@@ -13,7 +13,7 @@ use leasehold::{Client, Event, EventKind, LostReason, MemoryServer, MutexGuard};
 use leasehold_testkit::{Flavor, Server, wait_until, wait_until_async};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::common::{SOON, servers, soon};
+use crate::common::{SOON, int, own_names::GivenBack, servers, soon};
 
 /// No renewal comes to help.
 const LONG: Duration = Duration::from_secs(600);
@@ -302,4 +302,56 @@ async fn a_hold_whose_grant_is_from_before_the_restart_is_verified_when_it_comes
         "{:?}",
         began.elapsed()
     );
+}
+
+/// It has a snapshot of before, in which a name is held that its caller has given back since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_only_its_caller_uses_is_not_held_by_another_after_a_restart_with_older_data() {
+    for flavor in Flavor::available() {
+        let older = ["--save", "3600 1", "--dbfilename", "older.rdb"];
+        let mut server = Server::start_with(flavor, &older);
+        let client = Client::connect(&server.url()).await.unwrap();
+        let all = GivenBack::after(&client, "older", || _ = server.cli(&["SAVE"])).await;
+        server.kill();
+        server.restart();
+        all.are_had_again().await;
+    }
+}
+
+/// It has a snapshot of before, in which a lease ends sooner than its holder was told (bug 300).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_was_made_longer_lasts_as_long_after_a_restart_with_older_data() {
+    for flavor in Flavor::available() {
+        let older = ["--save", "3600 1", "--dbfilename", "older.rdb"];
+        let mut server = Server::start_with(flavor, &older);
+        let client = Client::connect(&server.url()).await.unwrap();
+        let lock = |name| client.mutex(name).fixed_lease(Duration::from_secs(20));
+        let (idle, asks) = (
+            lock("idle").lock().await.unwrap(),
+            lock("asks").lock().await.unwrap(),
+        );
+        server.cli(&["SAVE"]);
+        for guard in [&idle, &asks] {
+            guard.extend(Duration::from_secs(60)).await.unwrap();
+        }
+        server.kill();
+        server.restart();
+        // Its holder asks before the watchdog does, or after.
+        while asks.verify().await.is_err() {
+            assert!(asks.is_valid());
+        }
+        for (name, guard) in [("idle", &idle), ("asks", &asks)] {
+            let is_there = || {
+                let ends = Duration::from_millis(int(&server, &["PTTL", name]).try_into().unwrap());
+                ends > Duration::from_secs(50) && guard.remaining() <= ends
+            };
+            wait_until_async(
+                SOON,
+                "the server has it for as long as is believed",
+                is_there,
+            )
+            .await;
+            assert!(guard.is_valid());
+        }
+    }
 }

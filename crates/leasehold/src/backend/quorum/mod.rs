@@ -147,14 +147,16 @@ impl Quorum {
             tokio::select! {
                 biased;
                 next = dials.next() => match next {
-                    Some((_, Ok(()))) => up += 1,
+                    Some((_, Ok(()))) => {
+                        up += 1;
+                        if up == servers.need() {
+                            others.set(maybe_done(servers.background.sleep(SLOWER)));
+                        }
+                    }
                     Some((at, Err(failure))) => failures.note(at, &ServerReply::<()>::Failed(failure)),
                     None => break,
                 },
                 () = &mut others, if up >= servers.need() => break,
-            }
-            if up == servers.need() {
-                others.set(maybe_done(servers.background.sleep(SLOWER)));
             }
         }
         // Also with a majority: a server that was given twice must be told before its two votes make a hold.

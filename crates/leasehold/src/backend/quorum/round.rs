@@ -166,41 +166,41 @@ impl<T: Send + 'static> Round<T> {
 /// Why too few have answered: whether anything may have been carried out, and what each has said.
 #[derive(Default)]
 pub(super) struct Failures {
-    causes: Vec<(usize, Cause)>,
-    rejected: usize,
+    /// The latest word of each server, and whether it is final.
+    causes: Vec<(usize, Cause, bool)>,
     is_ambiguous: bool,
 }
 
 impl Failures {
     pub(super) fn note<T>(&mut self, at: usize, said: &ServerReply<T>) {
-        let cause = match said {
+        let (cause, is_final) = match said {
             ServerReply::Answer(_) => return,
-            ServerReply::Waits(cause) => cause,
+            ServerReply::Waits(cause) => (cause, false),
             ServerReply::Silent(cause) => {
                 self.is_ambiguous = true;
-                cause
+                (cause, false)
             }
             ServerReply::Failed(failure) => {
                 self.is_ambiguous |= failure.is_ambiguous();
-                self.rejected += usize::from(failure.is_final());
-                failure.cause()
+                (failure.cause(), failure.is_final())
             }
         };
-        // The latest word of a server stands last, and replaces its earlier one.
-        self.causes.retain(|(it, _)| *it != at);
-        self.causes.push((at, Arc::clone(cause)));
+        // Replaces its earlier word: a server that refuses in each round is one that refuses (bug 306).
+        self.causes.retain(|(it, ..)| *it != at);
+        self.causes.push((at, Arc::clone(cause), is_final));
     }
 
     /// The failure of the whole.
     pub(super) fn failure(&self, servers: &Servers) -> Failure {
-        if self.rejected > servers.spare()
-            && let Some((_, cause)) = self.causes.last()
+        let rejected = || self.causes.iter().filter(|(.., is_final)| *is_final);
+        if rejected().count() > servers.spare()
+            && let Some((_, cause, _)) = rejected().next_back()
         {
             return Failure::Rejected(Arc::clone(cause));
         }
         let of = |at| {
             let mut causes = self.causes.iter();
-            causes.find_map(|(it, cause)| (*it == at).then(|| Arc::clone(cause)))
+            causes.find_map(|(it, cause, _)| (*it == at).then(|| Arc::clone(cause)))
         };
         // Ambiguous if a single server may have carried it out: the name may be taken there until that is given back.
         let cause = servers.no_majority(of);

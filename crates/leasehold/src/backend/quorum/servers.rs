@@ -226,7 +226,7 @@ impl Servers {
             let twin = ids[..at]
                 .iter()
                 .position(|other| other.is_some() && other == id);
-            if let Some(twin) = twin.filter(|_| id.is_some()) {
+            if let Some(twin) = twin {
                 let [one, other] = [twin, at].map(|at| self.at(at).name.clone());
                 return Err(Failure::Rejected(Arc::new(Unfit::Twice { one, other })));
             }

@@ -131,7 +131,7 @@ impl Ticket {
     /// Until when a grant is believed, and since when it counts (B3). `None`: ask again, to learn that.
     pub(crate) fn believe(&self, grant: &Grant) -> Option<Granted> {
         // A grant that was late is counted from the request that it names. From the newest, a stopped process believed it for too long (bug 14).
-        let remembered = grant.ask <= self.asks && self.asks - grant.ask < 4;
+        let remembered = grant.ask <= self.asks && ((self.asks - grant.ask) as usize) < REMEMBERED;
         let same = grant.lease == self.lease
             && (grant.access, grant.lease_ms) == (self.terms.access, self.terms.lease_ms);
         // Asks are numbered from one, so zero is the number of no ask.

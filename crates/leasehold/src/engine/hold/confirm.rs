@@ -8,11 +8,11 @@ use crate::{
     clock::Tick,
     config::millis,
     durability::Unmet,
-    engine::hold::Hold,
+    engine::hold::{Hold, lease},
 };
 
 impl Hold {
-    /// Whether the server still has it, and for how long: an extension by nothing. B2: that moves no end.
+    /// Whether the server still has it, and for how long: an extension by nothing.
     pub(crate) async fn verify(self: &Arc<Self>) -> Result<Duration, Error> {
         self.check()?;
         let (left, sent) = self
@@ -54,10 +54,27 @@ impl Hold {
         self.check().map(drop)
     }
 
+    /// Has the server that is there now keep it for as long as one before it has said (B1).
+    pub(super) async fn restore(self: Arc<Self>) {
+        match self.ask(Duration::ZERO).await {
+            Ok((Some(remaining), sent)) => drop(self.extended(remaining, sent)),
+            Ok((None, _)) => self.lose(self.not_ours()),
+            // It is not confirmed still, and so verified once more.
+            Err(_) => {
+                let pause = self.env().config.operation_timeout / 8;
+                self.doubt(self.env().clock.now().after(pause));
+            }
+        }
+    }
+
     /// How long the server has it at least, made to last `lease` from now if that is less; and when the request left that was answered so.
     async fn ask(&self, lease: Duration) -> Result<(Option<Duration>, Tick), Failure> {
         loop {
             let sent = self.env().clock.now();
+            // B1: what a server before has said is to be true of this one. B2: that moves no end but to a later time.
+            let believed = self.term.ends_at().filter(|_| !self.is_confirmed());
+            let lasting = |until: Tick| lease::asked_for(until.since(sent));
+            let lease = lease.max(believed.map_or(Duration::ZERO, lasting));
             let step = Extend {
                 id: self.id().clone(),
                 access: self.spec().access,

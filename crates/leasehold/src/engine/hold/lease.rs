@@ -22,6 +22,11 @@ pub(crate) fn valid_until(sent: Tick, remaining: Duration) -> Tick {
     sent.after(remaining.saturating_sub(margin(remaining)))
 }
 
+/// What a server is asked for, so that the holder may rely on a lease for `rest` from the request on.
+pub(crate) fn asked_for(rest: Duration) -> Duration {
+    rest + 2 * margin(rest)
+}
+
 /// For how long at most the server may still hold a lease of this length, if it was asked for by now.
 pub(crate) fn free_within(lease: Duration) -> Duration {
     lease + margin(lease)
@@ -205,6 +210,9 @@ mod tests {
         let sent = at(0);
         assert_eq!(valid_until(sent, lease), at(30_000 - 302));
         assert!(free_within(lease) > lease);
+        for rest in [MS, 300 * MS, 57 * lease, lease] {
+            assert!(valid_until(sent, asked_for(rest)) >= sent.after(rest));
+        }
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub(crate) struct Hold {
     copies: bool,
     /// Something was heard that says that it may not be ours any more, and the server has not been asked since.
     doubted: AtomicBool,
+    /// A server has made it last longer than it was granted for, and the one that takes its place may not know.
+    is_prolonged: AtomicBool,
     /// The server is being told, or need not be told, that this lease id is given up (B5).
     settled: AtomicBool,
     /// How many permits it has, from its grant to its end; zero of another kind. It fits into the struct's padding, and costs no memory.
@@ -189,6 +191,7 @@ impl Hold {
             watched_at: WatchedAt::default(),
             copies: granted.copies,
             doubted: AtomicBool::new(false),
+            is_prolonged: AtomicBool::new(false),
             settled: AtomicBool::new(false),
             permits: match spec.access {
                 Access::Permits(permits) => permits,
@@ -505,7 +508,7 @@ impl Hold {
     }
 
     /// Whether the server has said that it is ours, since it may have forgotten.
-    fn is_confirmed(&self) -> bool {
+    pub(super) fn is_confirmed(&self) -> bool {
         self.confirmed.load(Ordering::Acquire) == self.sink.watchdog().restarts.present()
     }
 
@@ -522,6 +525,13 @@ impl Hold {
     pub(super) fn is_from_before(&self, sent: Tick) -> bool {
         let restarts = &self.sink.watchdog().restarts;
         restarts.reported_at(sent) != restarts.present()
+    }
+
+    /// Whether the server that says it is ours may have another end than is believed: the server before it has said so, and died (bug 300).
+    fn may_end_sooner(&self, sent: Tick) -> bool {
+        self.is_prolonged.load(Ordering::Acquire)
+            && !self.is_confirmed()
+            && !self.is_from_before(sent)
     }
 
     /// It may have been taken from its holder: it is verified at `at`, by a renewal that comes early.
@@ -705,6 +715,10 @@ impl Hold {
                 }
                 self.verify_soon();
             }
+            Renewal::Extended if asked.lease_ms == 0 && self.may_end_sooner(sent) => {
+                let hold = Arc::clone(self);
+                self.env().spawn(async move { hold.restore().await });
+            }
             Renewal::Extended => {
                 let every = self.extended(Duration::from_millis(asked.lease_ms), sent);
                 return every.map(Onward::Again);
@@ -755,6 +769,7 @@ impl Hold {
         match self.term.prolong(until, now) {
             Standing::Valid(until) => {
                 if !remaining.is_zero() {
+                    self.is_prolonged.store(true, Ordering::Release);
                     self.note_between(EventKind::Renewed {
                         left: left.unwrap_or_default(),
                         lease: remaining,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::{
     clock::Tick,
     engine::hold::Hold,
-    engine::hold::lease::Standing,
     engine::hold::spec::Spec,
     owner::{LeaseId, OwnerId},
 };
@@ -89,16 +88,9 @@ impl SharedHolds {
     }
 }
 
-/// Whether enough is left of a hold for others to share it. Not a check: under the queue's lock no loss may be told.
+/// Whether enough is left of a hold for others to share it, or to have it next without a renewal at once. Not a check: under the queue's lock
+/// no loss may be told, and an end that a check has found without telling it would leave the queue held for ever (bug 305).
 pub(crate) fn is_fresh(hold: &Hold, spec: &Spec, now: Tick) -> bool {
     let fresh = |until: Tick| now < until && until.since(now) > spec.lease() / 3;
     hold.term.ends_at().is_some_and(fresh)
-}
-
-/// A lease is handed on while most of it is left, so that the next holder needs no renewal at once.
-pub(crate) fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
-    match hold.term.check(now) {
-        Standing::Valid(until) => until.since(now) > spec.lease() / 3,
-        _ => false,
-    }
 }

@@ -518,7 +518,7 @@ impl Attempt {
             return AfterAnswer::AfterPause(self);
         }
         if given_up {
-            self.ticket = Ticket::new(&queues, self.spec.terms());
+            self.ticket = self.ticket.another(&queues);
         }
         queue.note_unset(&queues, &mut state, answer);
         state.remote().answered_held(now, answer.is_unsettled());

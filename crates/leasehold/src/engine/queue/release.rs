@@ -15,7 +15,7 @@ use crate::{
     engine::hold::spec::Spec,
     engine::hold::{Gone, Hold, Left, lease},
     engine::local::locked::Locked,
-    engine::local::sharers::{enough_left, is_fresh},
+    engine::local::sharers::is_fresh,
     engine::local::turns::Turns,
     engine::queue::map::Queues,
     engine::queue::{Life, Phase, Queue, QueueState, Start},
@@ -69,7 +69,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         && spec.access != Access::Shared
         && state.handoffs < spec.handoff.max_in_row
         && now.since(state.since) < spec.handoff.max_time()
-        && enough_left(&hold, &spec, now)
+        && is_fresh(&hold, &spec, now)
         && !(state.turn_is_over() && (spec.access.is_exclusive() || known.is_some()));
     // In memory, so neither the server nor another process is asked. The budget keeps them from waiting for ever.
     if may_pass && state.hand_over(&hold, &spec, since, now) {

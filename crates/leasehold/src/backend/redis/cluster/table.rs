@@ -41,7 +41,9 @@ const ALL_KNOW: Duration = Duration::from_secs(1);
 /// The questions that were asked.
 #[derive(Clone, Debug, Default)]
 struct TableRounds {
-    count: u64,
+    /// How many have begun, and the number of the last that has ended.
+    begun: u64,
+    ended: u64,
     /// Why the last had no answer.
     failed: Option<Failure>,
 }
@@ -64,11 +66,12 @@ impl SlotTable {
     /// Has it asked for, and completes with the answer.
     pub(super) async fn asked(&self) -> Result<(), Failure> {
         let mut rounds = self.rounds.subscribe();
-        let now = rounds.borrow_and_update().count;
+        // An answer to a question that is under way may be from before what its caller has met.
+        let begun = rounds.borrow_and_update().begun;
         // After the count is read: an answer that comes at once would else be waited for twice.
         self.ask();
         // The sender is here, so this does not fail.
-        match rounds.wait_for(|rounds| rounds.count != now).await {
+        match rounds.wait_for(|rounds| rounds.ended > begun).await {
             Ok(rounds) => rounds.failed.clone().map_or(Ok(()), Err),
             Err(_) => Ok(()),
         }
@@ -138,6 +141,7 @@ async fn ask_while_needed(weak: &Weak<ClusterCore>, is_reason: bool) -> Option<(
 
 /// Whether something has changed.
 async fn ask_once(shared: &Arc<ClusterCore>) -> bool {
+    shared.table.rounds.send_modify(|rounds| rounds.begun += 1);
     let (has_changed, failed) = match ask_nodes(shared).await {
         Ok(change) => {
             shared.outage.is_over();
@@ -155,7 +159,7 @@ async fn ask_once(shared: &Arc<ClusterCore>) -> bool {
     };
     shared.listeners.settle(shared);
     shared.table.rounds.send_modify(|rounds| {
-        rounds.count += 1;
+        rounds.ended = rounds.begun;
         rounds.failed = failed;
     });
     has_changed

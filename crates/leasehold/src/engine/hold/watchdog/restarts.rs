@@ -19,12 +19,12 @@ impl Restarts {
         // First this: a reader between the two verifies once too often, and never too seldom.
         self.since.store(now.nanos(), Ordering::Release);
         self.present.fetch_add(1, Ordering::AcqRel);
-        self.is_news.store(true, Ordering::Release);
+        self.is_news.store(true, Ordering::SeqCst);
     }
 
     /// Whether one has begun since this was asked last.
     pub(super) fn has_begun(&self) -> bool {
-        self.is_news.swap(false, Ordering::AcqRel)
+        self.is_news.swap(false, Ordering::SeqCst)
     }
 
     pub(crate) fn present(&self) -> u32 {

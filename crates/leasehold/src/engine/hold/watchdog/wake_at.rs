@@ -25,8 +25,9 @@ impl AtomicTick {
 
     /// Moves it closer; `true` if it was later.
     pub(super) fn lower(&self, to: Tick) -> bool {
-        // A load first: most locks that come and go ask for nothing earlier, and then nothing is written.
-        self.0.load(Ordering::Relaxed) > to.nanos()
+        // A load first: most locks that come and go ask for nothing earlier, and then nothing is written. In one order with `reset` and
+        // `Restarts::has_begun`: else a restart may be noted between the two, and waited for until the next renewal.
+        self.0.load(Ordering::SeqCst) > to.nanos()
             && self.0.fetch_min(to.nanos(), Ordering::SeqCst) > to.nanos()
     }
 }
