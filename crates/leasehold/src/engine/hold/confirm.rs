@@ -67,14 +67,25 @@ impl Hold {
         }
     }
 
+    /// What the server is to make of the lease, so that it is as long as one before has said (B1). Zero: it is.
+    fn restored(&self, sent: Tick) -> Duration {
+        let believed = self.term.ends_at().filter(|_| self.is_from_another());
+        let Some(until) = believed else {
+            return Duration::ZERO;
+        };
+        let (rest, lease) = (until.since(sent), self.spec().lease());
+        // B2: a lease that is renewed is asked for by its own length always, lest a renewal bring its end nearer.
+        if !self.lasts(until) && rest <= lease {
+            return lease;
+        }
+        lease::asked_for(rest)
+    }
+
     /// How long the server has it at least, made to last `lease` from now if that is less; and when the request left that was answered so.
     async fn ask(&self, lease: Duration) -> Result<(Option<Duration>, Tick), Failure> {
         loop {
             let sent = self.env().clock.now();
-            // B1: what a server before has said is to be true of this one. B2: that moves no end but to a later time.
-            let believed = self.term.ends_at().filter(|_| !self.is_confirmed());
-            let lasting = |until: Tick| lease::asked_for(until.since(sent));
-            let lease = lease.max(believed.map_or(Duration::ZERO, lasting));
+            let lease = lease.max(self.restored(sent));
             let step = Extend {
                 id: self.id().clone(),
                 access: self.spec().access,

@@ -528,10 +528,13 @@ impl Hold {
     }
 
     /// Whether the server that says it is ours may have another end than is believed: the server before it has said so, and died (bug 300).
-    fn may_end_sooner(&self, sent: Tick) -> bool {
-        self.is_prolonged.load(Ordering::Acquire)
-            && !self.is_confirmed()
-            && !self.is_from_before(sent)
+    pub(super) fn is_from_another(&self) -> bool {
+        self.is_prolonged.load(Ordering::Acquire) && !self.is_confirmed()
+    }
+
+    /// Whether a lease that is believed until then needs no renewal any more.
+    pub(super) fn lasts(&self, until: Tick) -> bool {
+        self.state.lock().lasts(until)
     }
 
     /// It may have been taken from its holder: it is verified at `at`, by a renewal that comes early.
@@ -715,7 +718,9 @@ impl Hold {
                 }
                 self.verify_soon();
             }
-            Renewal::Extended if asked.lease_ms == 0 && self.may_end_sooner(sent) => {
+            Renewal::Extended
+                if asked.lease_ms == 0 && self.is_from_another() && !self.is_from_before(sent) =>
+            {
                 let hold = Arc::clone(self);
                 self.env().spawn(async move { hold.restore().await });
             }
