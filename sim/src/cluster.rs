@@ -101,15 +101,15 @@ impl World {
         if self.healed_at.is_some() || self.config.nodes < 2 {
             return;
         }
+        if self.config.lags {
+            return self.promoted(node, time);
+        }
         self.pause(node, time);
-        let before = self.server().snapshot();
-        let lag = self.lag();
         for name in 0..self.config.names {
             let called = NAMES[usize::from(name)];
             if self.server().node_of(called) != node {
                 continue;
             }
-            self.rewind(called, lag);
             self.moving.remove(&name);
             let to = (node + 1 + name % (self.config.nodes - 1)) % self.config.nodes;
             let hints = self.server().move_slot(called, to, |other| other != node);
@@ -124,21 +124,48 @@ impl World {
                 self.ends.push((node, self.now + time, hint));
             }
         }
-        if lag > 0 {
-            self.compare(&before);
-        }
         self.at(self.now + time, Event::Hears(node));
     }
 
-    /// How far the replica was behind that takes the place of a node.
-    fn lag(&self) -> u64 {
+    /// A replica takes the place of a node that stands still, and may lack what that one did last.
+    fn promoted(&mut self, node: u8, time: u64) {
+        let replicas = self.server().replicas();
+        let runs = |it: &&u8| self.paused[usize::from(**it)] <= self.now;
+        let Some(&by) = replicas
+            .iter()
+            .find(runs)
+            .filter(|_| !replicas.contains(&node))
+        else {
+            return;
+        };
+        self.pause(node, time);
+        let before = self.server().snapshot();
         let mut r = Rng::with_seed(mix(self.config.seed, self.now ^ 0x01A6));
-        match r.u32(0..4) {
-            _ if !self.config.lags => 0,
+        let lag = match r.u32(0..4) {
             0 => 0,
             1 | 2 => r.u64(0..=20 * MS),
             _ => r.u64(0..=SECOND),
+        };
+        for name in 0..self.config.names {
+            let called = NAMES[usize::from(name)];
+            if self.server().node_of(called) == node {
+                self.rewind(called, lag);
+            }
         }
+        let hints = self.server().replace_node(node, by, |it| it == by);
+        self.compare(&before);
+        self.note(0, "fault: node replaced", || {
+            format!(
+                "{by} takes the place of {node}, which stands still for {}",
+                span(time)
+            )
+        });
+        // It tells so when it goes on, and has heard of it.
+        for hint in hints {
+            self.ends.push((node, self.now + time, hint));
+        }
+        self.at(self.now + time, Event::Hears(node));
+        self.tell_later();
     }
 
     fn rewind(&mut self, called: &str, lag: u64) {

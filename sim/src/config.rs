@@ -87,7 +87,7 @@ pub struct Faults {
     pub gone: u32,
     /// Slots of a cluster that move, and nodes that are replaced while they stand still.
     pub moves: u32,
-    /// Nodes that are replaced, and nothing else.
+    /// Nodes that are replaced by a replica.
     pub failovers: u32,
 }
 
@@ -169,6 +169,8 @@ pub struct Config {
     pub servers: u8,
     /// Of a cluster; 0: there is none.
     pub nodes: u8,
+    /// So many of them have slots at first. The others are replicas.
+    pub primaries: u8,
     /// A node of it that takes the place of another may lack what that one had last.
     pub lags: bool,
     /// Each client has a name of its own.
@@ -218,6 +220,7 @@ impl Config {
             several: 0.0,
             servers: QUORUM.load(Ordering::Relaxed),
             nodes: NODES.load(Ordering::Relaxed),
+            primaries: NODES.load(Ordering::Relaxed),
             lags: false,
             own_names: false,
             longest: 0,
@@ -341,13 +344,19 @@ impl Config {
             faults.pauses = r.u32(1..=3);
         }
         self.lags = r.bool();
-        if self.lags && r.bool() {
-            self.fail_over(&mut r);
+        if self.lags {
+            // Each node has a replica, and nothing happens to slots but that these take them all.
+            self.nodes *= 2;
+            self.faults.moves = 0;
+            self.faults.failovers = r.u32(1..=6);
+            if r.bool() {
+                self.take_own_names(&mut r);
+            }
         }
     }
 
     /// One failover after another, between the turns of clients that take their own names again and again.
-    fn fail_over(&mut self, r: &mut Rng) {
+    fn take_own_names(&mut self, r: &mut Rng) {
         (self.own_names, self.tasks, self.names) = (true, 1, 3);
         self.clients = r.u8(1..=3);
         self.ops = 30;
@@ -356,7 +365,6 @@ impl Config {
         self.hold = 0.05;
         self.mix.try_lock = 30;
         (self.mix.detach, self.mix.until_lost, self.mix.force) = (0, 0, 0);
-        self.faults.moves = 0;
         self.faults.failovers = r.u32(2..=12);
     }
 

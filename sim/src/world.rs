@@ -143,7 +143,8 @@ impl World {
             Some(keys) if config.nodes > 0 => {
                 let ways = (0..config.nodes)
                     .map(|node| Arc::new(Wire::to(&outbox, node)) as Arc<dyn sim::Network>);
-                MemoryServer::simulated_cluster(Arc::clone(keys) as _, ways.collect())
+                let primaries = config.primaries;
+                MemoryServer::simulated_cluster(Arc::clone(keys) as _, ways.collect(), primaries)
             }
             Some(keys) => MemoryServer::simulated_on(Arc::clone(keys) as _, network),
         };

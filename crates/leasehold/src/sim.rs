@@ -40,13 +40,14 @@ impl MemoryServer {
         MemoryServer::with_network(network, None)
     }
 
-    /// A cluster on the real scripts, to each of whose nodes there is a way.
+    /// A cluster on the real scripts, to each of whose nodes there is a way. So many of them have slots at first.
     pub fn simulated_cluster(
         keys: Arc<Mutex<dyn ScriptServer>>,
         ways: Vec<Arc<dyn Network>>,
+        primaries: u8,
     ) -> MemoryServer {
         let network = Arc::clone(&ways[0]);
-        let scripts = Arc::new(Scripts::of_cluster(keys, ways));
+        let scripts = Arc::new(Scripts::of_cluster(keys, ways, primaries));
         MemoryServer::with_network(network, Some(scripts))
     }
 

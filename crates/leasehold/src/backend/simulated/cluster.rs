@@ -16,6 +16,8 @@ pub(crate) const PORT: u16 = 7000;
 /// Who has which slot.
 pub(crate) struct SlotOwners {
     nodes: u8,
+    /// So many have slots at first; the others are replicas.
+    primaries: u8,
     state: Mutex<State>,
 }
 
@@ -23,34 +25,79 @@ pub(crate) struct SlotOwners {
 struct State {
     /// Of the slots that have moved. All others are where they were made.
     moved: BTreeMap<u16, u8>,
-    /// The owner in which a node still believes, by node and slot.
+    /// Who has the place of a primary, as that was at first.
+    places: BTreeMap<u8, u8>,
+    /// The owner in which a node still believes, by node and slot; and by node and primary.
     stale: BTreeMap<(u8, u16), u8>,
+    stale_places: BTreeMap<(u8, u8), u8>,
     /// Slots that are being moved, to which node, and whether all of their keys are there.
     open: BTreeMap<u16, (u8, bool)>,
 }
 
 impl SlotOwners {
-    pub(crate) fn new(nodes: u8) -> SlotOwners {
+    pub(crate) fn new(nodes: u8, primaries: u8) -> SlotOwners {
         SlotOwners {
             nodes,
+            primaries,
             state: Mutex::default(),
         }
     }
 
     /// Where a slot was made: as many are at each node.
     fn born_at(&self, slot: u16) -> u8 {
-        u8::try_from(u32::from(slot) * u32::from(self.nodes) / u32::from(SLOTS)).unwrap_or(0)
+        let primaries = u32::from(self.primaries);
+        u8::try_from(u32::from(slot) * primaries / u32::from(SLOTS)).unwrap_or(0)
     }
 
     pub(crate) fn owner(&self, slot: u16) -> u8 {
-        let moved = self.state.lock().moved.get(&slot).copied();
-        moved.unwrap_or_else(|| self.born_at(slot))
+        let (state, born) = (self.state.lock(), self.born_at(slot));
+        let place = || state.places.get(&born).copied().unwrap_or(born);
+        state.moved.get(&slot).copied().unwrap_or_else(place)
     }
 
     /// Who has it, as this node knows.
     fn known_by(&self, node: u8, slot: u16) -> u8 {
-        let stale = self.state.lock().stale.get(&(node, slot)).copied();
+        let state = self.state.lock();
+        let of_place = || match state.moved.contains_key(&slot) {
+            true => None,
+            false => state.stale_places.get(&(node, self.born_at(slot))),
+        };
+        let stale = state.stale.get(&(node, slot)).or_else(of_place).copied();
+        drop(state);
         stale.unwrap_or_else(|| self.owner(slot))
+    }
+
+    /// A node that has no slot.
+    pub(crate) fn replicas(&self) -> impl Iterator<Item = u8> + use<'_> {
+        let state = self.state.lock();
+        let places = (0..self.primaries).map(|it| state.places.get(&it).copied().unwrap_or(it));
+        let primaries: Vec<u8> = places.chain(state.moved.values().copied()).collect();
+        (0..self.nodes).filter(move |node| !primaries.contains(node))
+    }
+
+    /// A replica takes the place of a node, with all of its slots. A node that does not know of it believes that they are where they were.
+    pub(crate) fn replace(&self, node: u8, by: u8, know: impl Fn(u8) -> bool) {
+        let state = &mut *self.state.lock();
+        let unaware: Vec<u8> = (0..self.nodes).filter(|it| !know(*it)).collect();
+        for place in 0..self.primaries {
+            let owner = state.places.entry(place).or_insert(place);
+            if *owner == node {
+                *owner = by;
+                for it in &unaware {
+                    state.stale_places.entry((*it, place)).or_insert(node);
+                }
+            }
+        }
+        for (slot, owner) in &mut state.moved {
+            if *owner == node {
+                *owner = by;
+                state.open.remove(slot);
+                for it in &unaware {
+                    state.stale.entry((*it, *slot)).or_insert(node);
+                }
+            }
+        }
+        state.open.retain(|slot, _| self.born_at(*slot) != node);
     }
 
     /// A node answers so if it does not carry a request out; `None`: it does.
@@ -99,7 +146,9 @@ impl SlotOwners {
 
     /// A node hears of all that has changed.
     pub(crate) fn hears(&self, node: u8) {
-        self.state.lock().stale.retain(|(who, _), _| *who != node);
+        let mut state = self.state.lock();
+        state.stale.retain(|(who, _), _| *who != node);
+        state.stale_places.retain(|(who, _), _| *who != node);
     }
 
     /// Its answer to `CLUSTER SLOTS`.
@@ -107,8 +156,8 @@ impl SlotOwners {
         let known = |slot: u16| self.known_by(node, slot);
         let special: Vec<u16> = self.state.lock().moved.keys().copied().collect();
         // Ranges end where slots were made, and around each that has moved.
-        let mut begins: Vec<u16> = (0..self.nodes)
-            .map(|at| (u32::from(at) * u32::from(SLOTS)).div_ceil(u32::from(self.nodes)))
+        let mut begins: Vec<u16> = (0..self.primaries)
+            .map(|at| (u32::from(at) * u32::from(SLOTS)).div_ceil(u32::from(self.primaries)))
             .filter_map(|slot| u16::try_from(slot).ok())
             .chain(special.into_iter().flat_map(|slot| [slot, slot + 1]))
             .filter(|slot| *slot < SLOTS)

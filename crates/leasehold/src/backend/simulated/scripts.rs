@@ -94,10 +94,12 @@ impl Scripts {
     pub(crate) fn of_cluster(
         keys: Arc<Mutex<dyn ScriptServer>>,
         ways: Vec<Arc<dyn Network>>,
+        primaries: u8,
     ) -> Scripts {
         let network = Arc::clone(&ways[0]);
+        let nodes = u8::try_from(ways.len()).expect("a few nodes");
         Scripts {
-            cluster: u8::try_from(ways.len()).ok().map(SlotOwners::new),
+            cluster: Some(SlotOwners::new(nodes, primaries)),
             ways,
             ..Scripts::new(keys, network)
         }
@@ -266,6 +268,8 @@ impl Scripts {
                 hears: Arc::clone(hears),
                 ids: BTreeMap::new(),
             });
+        // A node that was left, and is used again, has other connections than before.
+        listener.hears = Arc::clone(hears);
         for channel in channels {
             let ids = listener.ids.entry(channel.clone()).or_default();
             if !ids.contains(id) {

@@ -200,6 +200,31 @@ impl MemoryServer {
         scripts.take_hints()
     }
 
+    /// A replica takes the place of a node of a cluster; those of which `know` says so have heard of it. The wake-ups of that, at that node.
+    #[doc(hidden)]
+    pub fn replace_node(&self, node: u8, by: u8, know: impl Fn(u8) -> bool) -> Vec<Hint> {
+        let Some((scripts, cluster)) = self.cluster() else {
+            return Vec::new();
+        };
+        let was_there = |id: &LockId| cluster.owner(slot(id.name.wire())) == node;
+        let known = scripts.known.lock().clone();
+        let moved: Vec<u16> = known
+            .into_iter()
+            .filter(was_there)
+            .map(|id| slot(id.name.wire()))
+            .collect();
+        cluster.replace(node, by, know);
+        scripts.move_slots(|id| moved.contains(&slot(id.name.wire())));
+        scripts.take_hints()
+    }
+
+    /// The nodes of a cluster that have no slot.
+    #[doc(hidden)]
+    pub fn replicas(&self) -> Vec<u8> {
+        let cluster = self.cluster();
+        cluster.map_or_else(Vec::new, |(_, cluster)| cluster.replicas().collect())
+    }
+
     /// The slot of a name begins to be moved.
     #[doc(hidden)]
     pub fn open_slot(&self, name: &str, to: u8, is_there: bool) {
