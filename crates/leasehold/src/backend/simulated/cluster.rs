@@ -58,13 +58,13 @@ impl SlotOwners {
     /// Who has it, as this node knows.
     fn known_by(&self, node: u8, slot: u16) -> u8 {
         let state = self.state.lock();
-        let of_place = || match state.moved.contains_key(&slot) {
-            true => None,
-            false => state.stale_places.get(&(node, self.born_at(slot))),
-        };
-        let stale = state.stale.get(&(node, slot)).or_else(of_place).copied();
+        let mut known = state.stale.get(&(node, slot));
+        if !state.moved.contains_key(&slot) {
+            known = known.or_else(|| state.stale_places.get(&(node, self.born_at(slot))));
+        }
+        let known = known.copied();
         drop(state);
-        stale.unwrap_or_else(|| self.owner(slot))
+        known.unwrap_or_else(|| self.owner(slot))
     }
 
     /// A node that has no slot.
