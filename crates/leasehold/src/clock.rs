@@ -95,7 +95,7 @@ impl Clock {
 }
 
 /// tokio's clock starts here rather than at zero: a lease is an atomic number whose smallest values mean
-/// "ended" (see [`crate::engine::hold::lease::Term`]), and no real instant may collide with them.
+/// "ended" (see [`crate::engine::hold::lease::LeaseTerm`]), and no real instant may collide with them.
 const EPOCH: u64 = 1_000_000_000;
 
 fn boot_time() -> Tick {

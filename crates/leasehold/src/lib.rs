@@ -86,8 +86,8 @@
 // docs.rs says of each item which feature it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[doc(hidden)]
 mod address;
+#[doc(hidden)]
 pub mod at_least;
 #[cfg(feature = "macros")]
 #[doc(hidden)]

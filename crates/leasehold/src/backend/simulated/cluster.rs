@@ -77,7 +77,13 @@ impl SlotOwners {
 
     /// A replica takes the place of a node, with all of its slots. A node that does not know of it believes that they are where they were.
     pub(crate) fn replace(&self, node: u8, by: u8, know: impl Fn(u8) -> bool) {
+        let open: Vec<u16> = self.state.lock().open.keys().copied().collect();
+        let ended: Vec<u16> = open
+            .into_iter()
+            .filter(|it| self.owner(*it) == node)
+            .collect();
         let state = &mut *self.state.lock();
+        state.open.retain(|slot, _| !ended.contains(slot));
         let unaware: Vec<u8> = (0..self.nodes).filter(|it| !know(*it)).collect();
         for place in 0..self.primaries {
             let owner = state.places.entry(place).or_insert(place);
@@ -91,13 +97,11 @@ impl SlotOwners {
         for (slot, owner) in &mut state.moved {
             if *owner == node {
                 *owner = by;
-                state.open.remove(slot);
                 for it in &unaware {
                     state.stale.entry((*it, *slot)).or_insert(node);
                 }
             }
         }
-        state.open.retain(|slot, _| self.born_at(*slot) != node);
     }
 
     /// A node answers so if it does not carry a request out; `None`: it does.

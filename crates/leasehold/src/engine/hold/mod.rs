@@ -721,6 +721,10 @@ impl Hold {
             Renewal::Extended
                 if asked.lease_ms == 0 && self.is_from_another() && !self.is_from_before(sent) =>
             {
+                // Its end is told in time, whatever becomes of the question.
+                if let Some(until) = self.valid_until(self.env().clock.now()) {
+                    self.sink.watchdog().check_at(self, until);
+                }
                 let hold = Arc::clone(self);
                 self.env().spawn(async move { hold.restore().await });
             }
@@ -743,6 +747,10 @@ impl Hold {
                 } else {
                     again
                 };
+                // Whether it is ours is open still, also near its end, where a fixed lease is asked about no more.
+                if asked.lease_ms == 0 {
+                    self.doubted.store(true, Ordering::Release);
+                }
                 self.note_between(EventKind::RenewalFailed);
                 if let Some(until) = self.valid_until(now) {
                     story::is_at_risk(self.id(), self.lease, until.since(now));
