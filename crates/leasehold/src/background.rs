@@ -210,6 +210,7 @@ impl BackgroundRuntime {
             return Some(TimerPlace::Thread(thread));
         }
         match (here(), thread, self) {
+            // The runtime that polls is the one that surely runs: a thread may have ended, and so may the runtime that connected.
             (Some(here), _, _) => Some(TimerPlace::Here(here)),
             (None, Some(thread), _) => Some(TimerPlace::Thread(thread)),
             (None, None, BackgroundRuntime::Runtime(runtime)) => Some(TimerPlace::Nowhere(runtime)),

@@ -325,6 +325,7 @@ impl ClientBuilder {
         background: impl FnOnce() -> io::Result<BackgroundRuntime>,
     ) -> Result<Prepared, Error> {
         let mut config = self.config.clone();
+        // Before anything is made: a setting that is refused starts no thread.
         config.check()?;
         // As `check_lease` cuts the leases of single locks.
         config.lease = Duration::from_millis(millis(config.lease));

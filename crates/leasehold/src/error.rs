@@ -239,9 +239,11 @@ impl fmt::Display for Error {
                 source,
             } => {
                 write!(f, "could not {doing}: {source}; it may have taken effect")?;
+                // Zero: a step that leaves no lease, such as a write under a token, a change of permits or an unlocking by force.
                 if free_within.is_zero() {
                     return f.write_str("; look whether it has before you try again");
                 }
+                // Bug 204: permits of a semaphore have no lease, and must not be said to end by themselves.
                 if *free_within == Duration::MAX {
                     return f.write_str(", and then this client gives it back as soon as it can; try again");
                 }

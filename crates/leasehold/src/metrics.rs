@@ -210,6 +210,7 @@ impl Observe for Counting {
     }
 
     fn leads(&self, election: &str) {
+        // The note comes first: a recorder that is installed between these two lines is told by `releases` (bug 214).
         self.led.lock().insert(election.to_owned());
         set_leader(election, 1.0);
     }

@@ -54,6 +54,7 @@ fn has_subscriber() -> bool {
 /// A warning for the subscriber; where there is none, a line on standard error.
 fn warn(message: &str) {
     user_callback::catch_panic(|| {
+        // `eprintln!` panics where stderr is closed, so it stands within, beside the code of the subscriber.
         if has_subscriber() {
             tracing::warn!("{message}");
         } else {

@@ -127,6 +127,7 @@ impl Scope {
         let number = self.0?;
         let spans = OPEN.lock();
         let open = spans.by_number.get(&number);
+        // A pointer of its own: the subscriber is called with it once `OPEN` is unlocked.
         open.map(|open| Arc::clone(&open.span))
     }
 

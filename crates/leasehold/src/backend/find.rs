@@ -60,6 +60,7 @@ pub(crate) async fn all_of(
     // Side by side, since each inspection is a round trip.
     for (id, inspected) in ids.iter().zip(join_all(inspections).await) {
         match inspected {
+            // Both backends put this word into the refusal of a name of another kind.
             Err(Failure::Rejected(cause)) if cause.to_string().contains("WRONGTYPE") => {}
             inspected => {
                 let mut inspected = inspected?;

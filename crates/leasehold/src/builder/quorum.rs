@@ -179,6 +179,7 @@ impl Given {
                 .remedy("give three or five, or use one server by its own URL")
                 .into());
         }
+        // A warning, and no error: an even number is as safe, and servers are added and taken away one at a time.
         if servers.len() % 2 == 0 {
             let (all, less) = (servers.len(), servers.len() - 1);
             user_callback::catch_panic(|| {
@@ -279,6 +280,7 @@ fn check_lease(config: &Config) -> Result<(), Error> {
     {
         return Ok(());
     }
+    // Bug 226: a client beside this one that says nothing keeps a restarted server from voting for the default lease only.
     let usual = humane(LEASE_DEFAULT);
     let limit = format!("at most {usual} on a quorum, unless all of its clients say longest_lease");
     Err(Invalid::new("lease", humane(config.lease), limit)
@@ -330,6 +332,7 @@ fn address_of(given: &str) -> String {
     let url = url::Url::parse(given).ok();
     let address = url.and_then(|url| {
         let host = url.host_str()?.to_ascii_lowercase();
+        // The port that a URL leaves out is filled in: with and without it, the address is the same server's.
         Some(format!("{host}:{}", url.port().unwrap_or(6379)))
     });
     address.unwrap_or_else(|| given.to_owned())

@@ -140,6 +140,7 @@ impl ClientBuilder {
             }
             Err(place) => {
                 let redis = Redis::new(place, client, label, config, sink, &background);
+                // Its successor may not have heard of the last releases, so they are repeated there. A cluster and a quorum have ways of their own.
                 let redis = redis.repeating(&background);
                 Backing::Server(Box::new(redis), background)
             }

@@ -290,6 +290,7 @@ impl Events {
         if noted.is_sending {
             return;
         }
+        // Stays set while a thread goes on apart: no second sender may overtake it, or events would come out of order.
         noted.is_sending = true;
         if noted.is_slow && !noted.events.is_empty() {
             drop(noted);

@@ -130,6 +130,7 @@ impl MemoryServer {
             LazyLock::new(Mutex::default);
         match url.strip_prefix("memory:")? {
             "" => Some(MemoryServer::new()),
+            // Kept for as long as the process runs: a later client of this name finds the locks of those before.
             name => Some(NAMED.lock().entry(name.to_owned()).or_default().clone()),
         }
     }
@@ -154,6 +155,7 @@ impl MemoryServer {
     /// The names that are held now.
     pub fn names(&self) -> Vec<String> {
         let mut store = self.0.store.lock();
+        // Only the clock takes out holds that have ended, and no step may have set it since.
         store.set_clock(self.0.origin.elapsed());
         let mut names: Vec<_> = store
             .held

@@ -331,6 +331,7 @@ impl Store {
         });
         Inspection {
             owners: owners.collect(),
+            // Of a fair mutex the clients in its queue are counted, as `fair_mutex/inspect.lua` does: each listens to a channel of its own.
             listeners: if rules(id.kind).is_in_turn() {
                 self.waiting_clients(id)
             } else {
@@ -366,6 +367,7 @@ impl Store {
         let Some(held) = self.held.remove(id) else {
             return Vec::new();
         };
+        // Waiters of a fair mutex hear only of their own turn, so no others are told.
         if self.give_to_next(id).is_none() && !rules(id.kind).is_in_turn() {
             self.tell_all(id);
         }

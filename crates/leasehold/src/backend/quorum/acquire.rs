@@ -104,6 +104,7 @@ impl Candidate {
     async fn way(&mut self) -> Verdict {
         let lease = self.step.lease;
         match self.step.entry {
+            // QB3: after a grant by message the coordinator has the name for this lease id already, so all servers are asked at once.
             Some(entry) if !self.state.listeners.was_granted(lease) => {
                 // First: a grant that the coordinator sends to no listener would hold the name for a lease (L1).
                 if let Err(failure) = self.listen().await {
@@ -201,6 +202,7 @@ impl Candidate {
         while let Some((at, said)) = round.next().await {
             self.hear(at, sent, said, &pending);
             // The slowest server decides nothing more. What it says later goes to the ballots (QB4).
+            // A server that is asked alone is waited for: a round without its word would have no result.
             if !is_one && self.is_decided() {
                 break;
             }
@@ -273,6 +275,7 @@ impl Candidate {
         let QuorumState {
             servers, ballots, ..
         } = &self.state;
+        // Before the verdict is looked at: the release that overtook this attempt gives back what it has.
         if self.refused {
             return Ok(Acquired::GivenUp);
         }
@@ -281,6 +284,7 @@ impl Candidate {
                 let end = ballots.end(self.step.lease, servers.need());
                 Ok(Acquired::Granted {
                     // B1: the engine counts from its own send, which was before this began.
+                    // No end: another thread has given the ballot up since the verdict. The engine is told of a lease that is over already.
                     remaining: stated(end.unwrap_or(self.began), self.began),
                     tokens: Tokens::NONE,
                 })
@@ -321,6 +325,7 @@ impl Candidate {
         let mut held: Vec<Duration> = held.collect();
         held.sort_unstable();
         let missing = self.state.servers.need().saturating_sub(self.votes());
+        // When as many of these leases have ended as votes are missing: in the order of their ends, that is the last of so many.
         let at = missing.saturating_sub(1).min(held.len().checked_sub(1)?);
         held.get(at).copied().filter(|ttl| *ttl < Duration::MAX)
     }

@@ -133,6 +133,7 @@ impl Ballots {
                     ballot.moves_out(at, end_of(sent, *remaining));
                 }
             }
+            // The request may be carried out yet: `asked` stays as it is, so the server is told at the end.
             Err(Failure::Ambiguous(_)) => word.copies = true,
             // It says that it does not hold it. Its queue may have an entry all the same, or a copy of an ask may take the lock later (B4).
             Ok(_) if word.queued || word.copies => {}
@@ -277,6 +278,7 @@ impl Ballot {
     /// Of a lease id that any server may have.
     fn asked_everywhere(mut self) -> Ballot {
         for word in &mut self.servers {
+            // As if each had been asked, and had answered: all are told, and a tombstone stays where requests may be sent twice.
             word.asked = 1;
         }
         self
@@ -295,6 +297,7 @@ impl Ballot {
     fn moves_out(&mut self, at: usize, until: Tick) {
         let vote = &mut self.servers[at].vote;
         *vote = (*vote).max(Some(until));
+        // The initial value stands for no vote yet, and must not win as the latest end.
         self.ends = if self.ends == Tick::MAX {
             until
         } else {

@@ -131,6 +131,7 @@ impl CoordinatorListeners {
     ) -> Reply<()> {
         // Written down before it is sent: a wake-up may be heard before the answer, and counts only at this server.
         let before = self.listened_at.lock().insert(id.clone(), at);
+        // The call itself sends the request: its reply may be dropped without a poll.
         if let Some(before) = before.filter(|before| *before != at) {
             drop(servers.at(before).backend.unlisten(id));
         }
@@ -218,6 +219,7 @@ impl Servers {
     /// again.
     pub(super) fn coordinator(&self, id: &LockId) -> Option<usize> {
         let first = |all: &mut dyn Iterator<Item = usize>| {
+            // By name, and not by the place in the list: clients may give the same servers in different orders.
             all.max_by_key(|at| (rank(id.name.wire(), &self.at(*at).name), Reverse(*at)))
         };
         let all = 0..self.len();

@@ -47,6 +47,7 @@ pub(super) async fn inspect(state: QuorumState, id: LockId) -> Result<Inspection
         .map(|(at, said)| SeenVote {
             server: servers.at(at).name.clone(),
             answer: if let Some(found) = said {
+                // At most one owner is there: a quorum has only kinds with one holder at a time (`supports`).
                 Ok(found.owners.pop())
             } else {
                 let trouble = || servers.at(at).backend.trouble().map(|it| it.to_string());

@@ -247,6 +247,7 @@ impl LockSteps for Quorum {
     }
 
     fn gives_up_failures(&self) -> bool {
+        // QB4: a round that failed may have left votes at a minority, under a lease id that is not asked for again.
         true
     }
 }
@@ -291,10 +292,12 @@ impl FencedSteps for Quorum {
 impl ServerLink for Quorum {
     fn show(&self, lasts_ms: u64) -> Reply<()> {
         let all = self.all(|backend| backend.show(lasts_ms));
+        // Never a failure: the watchdog would write no label any more, for the refusal of a single server (`Label::refused`).
         Box::pin(join_all(all).map(|_| Ok(())))
     }
 
     fn has_reached(&self) -> bool {
+        // A single server is enough: it may have carried a request out, and an answer that is missing is then `Ambiguous`.
         self.state.servers.iter().any(|it| it.backend.has_reached())
     }
 

@@ -89,6 +89,7 @@ impl PendingReleases {
     /// for a lease then.
     pub(super) fn add(self: &Arc<Self>, at: usize, release: &Release, longest: Duration) {
         let now = self.servers.clock.now();
+        // B4: always with a tombstone, since this server has left an answer open, and a copy of an ask may come later.
         let release = Release {
             tombstone_ms: Some(self.tombstone_ms),
             ..release.clone()

@@ -25,6 +25,7 @@ pub(super) async fn release(state: QuorumState, step: Release) -> Result<Release
         ..step
     };
     let coordinator = servers.coordinator(&release.id);
+    // A coordinator that has nothing of this lease id gets no release, and so passes nothing on.
     let mut waits_for_coordinator = pending
         .iter()
         .any(|pending| Some(pending.at) == coordinator);

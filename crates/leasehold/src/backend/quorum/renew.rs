@@ -53,6 +53,7 @@ async fn collect(
         .map(|it| it.renew.lease_ms)
         .filter(|it| *it > 0);
     let shortest = shortest.min().map_or(Duration::MAX, Duration::from_millis);
+    // One round decides for the whole batch, so the shortest lease in it says how long a server may take.
     let mut round = Round::new(servers, servers.timeout(shortest));
     for (at, reply) in replies {
         round.ask(at, reply);
@@ -124,6 +125,7 @@ impl Entry {
         let renewal = if self.extended >= servers.need() {
             Renewal::Extended
         } else if self.not_ours.is_empty() {
+            // QB1: silence ends no vote. Each lasts for as long as its server stated before.
             return Renewal::Unknown;
         } else {
             match ballots.end(self.renew.lease, servers.need()) {
@@ -162,6 +164,7 @@ impl Entry {
             entry: None,
             permits: None,
         };
+        // No holder waits for this answer, so the length of the lease does not bound the time for it.
         let mut round = Round::new(servers, servers.timeout(Duration::MAX));
         round.ask(at, servers.at(at).backend.acquire(step.clone()));
         round.begin(state.heard_late(&step, sent));
@@ -203,6 +206,7 @@ pub(super) async fn extend(state: QuorumState, step: Extend) -> Result<Option<Du
             break;
         }
     }
+    // QB2: an end that is later there than it is believed here does no harm, so late answers are only waited for, not counted.
     round.rest(|_, _| {});
     left.sort_unstable();
     match left.iter().rev().nth(servers.need() - 1) {

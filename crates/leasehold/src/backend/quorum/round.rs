@@ -98,6 +98,7 @@ impl<T: Send + 'static> Round<T> {
         // A server that refuses is no good coordinator either.
         self.servers.note_silent(at, answer.is_err());
         self.answered += usize::from(answer.is_ok());
+        // Once, at the answer that makes the majority: how long that took says how near the servers are.
         if self.answered == self.servers.need() {
             let took = self.servers.clock.now().since(self.began);
             let enough = self.began.after(STRAGGLERS.max(took * 2));

@@ -209,6 +209,7 @@ impl Servers {
         if self.all_differ.load(Ordering::Relaxed) {
             return Ok(());
         }
+        // Asked anew until all have said it: a server that is away now may be the twin of another.
         let ids: Vec<_> = self.iter().map(|it| it.backend.identity()).collect();
         let ids: Vec<Option<&str>> = ids
             .iter()

@@ -47,6 +47,7 @@ impl QuorumState {
                 Release::giving_back(id, access, lease),
                 self.pending_releases.longest,
             );
+            // Sent before this returns: a caller that asks anew at once sends its requests behind these.
             self.release_at(&pending, &release, longest)
                 .begin(self.told(release, longest));
         }

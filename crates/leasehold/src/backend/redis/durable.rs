@@ -86,6 +86,7 @@ impl DurableConnections {
     }
 
     fn connection(&self, policy: Durability) -> Arc<DurableConnection> {
+        // Locked until the new one is listed: callers of a policy share a connection, or their renewals would not share a `WAIT`.
         let mut connections = self.connections.lock();
         if let Some(connection) = connections
             .iter()
@@ -121,12 +122,14 @@ impl DurableConnections {
             asks,
             answer,
         });
+        // A batch that is dropped unanswered went with the background runtime.
         Box::pin(async move { answered.await.unwrap_or_else(|_| Err(gone())) })
     }
 
     /// See [`LockSteps::can_confirm`](crate::backend::LockSteps::can_confirm).
     pub(super) fn can_confirm(&self, policy: Durability) -> Reply<()> {
         let connection = self.connection(policy);
+        // Asked once for each policy. A later server that cannot do it fails the confirmation itself, in `send`.
         if connection.state.lock().is_able {
             return Box::pin(std::future::ready(Ok(())));
         }
@@ -198,6 +201,7 @@ impl DurableConnection {
         let timeout = millis(timeout);
         let mut wait = Cmd::new();
         if self.policy == Durability::Aof {
+            // The server's own disk, and no replica's.
             wait.arg("WAITAOF").arg(1).arg(0).arg(timeout);
         } else {
             wait.arg("WAIT").arg(replicas).arg(timeout);
@@ -227,6 +231,7 @@ impl DurableConnection {
         // Before a policy is said to be missed, they are counted again.
         let mut short = replicas.connected().is_some_and(|there| there < wanted);
         loop {
+            // Where too few replicas are there, a `WAIT` would only block the connection for the whole timeout.
             let last = if short {
                 let mut info = redis::cmd("INFO");
                 info.arg("replication");

@@ -28,6 +28,7 @@ pub(super) fn classify(error: RedisError) -> Failure {
         ErrorKind::Server(_)
             | ErrorKind::Extension
             | ErrorKind::AuthenticationFailed
+            // A reply of the wrong shape is an answer all the same: the request was carried out, and another try gets the same.
             | ErrorKind::UnexpectedReturnType
     );
     let cause = in_words(error);
@@ -36,6 +37,7 @@ pub(super) fn classify(error: RedisError) -> Failure {
     } else if answered {
         Failure::Rejected(cause)
     } else {
+        // An error of the connection or of the protocol says nothing of what the server did before.
         Failure::Ambiguous(cause)
     }
 }
@@ -144,6 +146,7 @@ fn words(error: &RedisError) -> String {
             );
         }
         Some("OOM") => "the server's memory is full (OOM); raise its maxmemory",
+        // Only a client of a single server comes to show these: one of a cluster follows them (`cluster/redirect.rs`).
         Some("MOVED" | "ASK") => {
             return format!(
                 "the name is kept by another node of the cluster ({detail}); give redis-cluster://host:port, with any of its nodes"

@@ -38,6 +38,7 @@ pub(super) fn inspect_all(
 ) -> Reply<Vec<(LockId, Inspection)>> {
     let runner = runner.clone();
     Box::pin(async move {
+        // Labels are asked for once, for all of these locks, and not with each inspection.
         let bare = runner.without_labels();
         let mut found = Vec::with_capacity(ids.len());
         for few in ids.chunks(INSPECTED_AT_ONCE) {

@@ -164,6 +164,7 @@ impl Target {
     ) -> Result<(Connection, Handshake), NoConnection> {
         let mut login = self.login(progress).await?;
         let mut made = self.commands(&login.settings, progress).await;
+        // Once more, and not a third time: the provider may have answered just before the password was changed.
         if self.may_be_outdated(&made) {
             login = self.login(progress).await?;
             made = self.commands(&login.settings, progress).await;
@@ -184,12 +185,14 @@ impl Target {
             .send_packed_commands(&questions, 0, count)
             .await?;
         let mut answers = answers.into_iter();
+        // A question that was not asked reads as nil here, which is no refusal.
         let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
         let (named, cluster, server) = (next(), next(), next());
         let (replication, rights, memory) = (next(), next(), next());
         if !self.in_cluster && matches!(cluster, Ok(Value::BulkString(_))) {
             return Err(NoConnection::Unfit(Arc::new(self.in_cluster())));
         }
+        // Only by these words: a node refuses `CLUSTER MYID` to a user without the right to it as well.
         if self.in_cluster && cluster.as_ref().is_err_and(says_alone) {
             return Err(NoConnection::Unfit(Arc::new(self.alone())));
         }

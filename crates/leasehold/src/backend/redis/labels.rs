@@ -195,14 +195,17 @@ impl KnownClients<'_> {
             Some(name) => (true, Some(name)),
             None => (false, written),
         };
+        // Others may have written any text under this key, so a cut within a character must not panic.
         let written = written.and_then(|name| name.split_at_checked(UUID_CHARS));
         let written = written.and_then(|(uuid, label)| Some((uuid, label.strip_prefix(':')?)));
         // The whole uuid, if the owner tells it.
         let told = owner.split_once(':').map(|(client, _)| client);
         let written = written
+            // Two uuids may begin alike, and share a key: the label is then of the client that wrote last.
             .filter(|(uuid, _)| uuid.starts_with(&begin) && told.is_none_or(|told| told == *uuid));
         let uuid = written.map(|(uuid, _)| uuid);
         let connection = told.or(uuid).and_then(|uuid| self.connections.get(uuid));
+        // Only a whole list of named connections shows by their absence that a client has none.
         let is_missed = is_named && uuid.is_some() && self.lists_all;
         KnownClient {
             uuid: uuid.map(str::to_owned),
@@ -220,6 +223,7 @@ fn begin_of_client(owner: &str) -> Option<String> {
     match owner.split_once(':') {
         Some((client, _)) => client.get(..KEY_CHARS).map(str::to_owned),
         None if owner.len() == 32 && owner.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            // The id of a permit begins with the same six bytes (`PermitId`), without the dash of the uuid.
             Some(format!("{}-{}", &owner[..8], &owner[8..12]))
         }
         None => None,

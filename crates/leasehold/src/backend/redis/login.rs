@@ -113,6 +113,7 @@ impl Target {
 fn renew_at(given: &Credentials) -> Option<Instant> {
     // Divided first, since the longest duration cannot be multiplied.
     let most = given.good_for? / 100 * RENEWED_AT;
+    // A provider that gives logins which are nearly over must not be asked without a pause.
     Instant::now().checked_add(most.max(RENEWED_AFTER_LEAST))
 }
 

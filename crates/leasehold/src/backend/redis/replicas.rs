@@ -21,6 +21,7 @@ impl Replicas {
         }
         // A replica that still loads its copy acknowledges nothing.
         let is_online = |line: &&str| line.starts_with("slave") && line.contains("state=online");
+        // Less one than the largest number, since `last` stores one more.
         let online = u32::try_from(info.lines().filter(is_online).count()).unwrap_or(u32::MAX - 1);
         self.last.store(online + 1, Ordering::Relaxed);
         // Never less: a replica that is away goes on counting for the majority.
@@ -38,6 +39,7 @@ impl Replicas {
 
     /// How many of them, with the server, are a majority of the server and all that were ever seen; one at least.
     pub(super) fn majority(&self) -> u32 {
+        // Of n replicas and the server (n + 1) / 2 + 1 are a majority, and the server is one of them. It is never enough by itself.
         self.most.load(Ordering::Relaxed).div_ceil(2).max(1)
     }
 }

@@ -42,6 +42,7 @@ impl Rights {
     /// The question to the server, with a key that most users may touch.
     pub(super) fn question() -> Cmd {
         let mut ask = redis::cmd("EVAL");
+        // Not as a key: a server refuses a script that names one which the user may not touch, and the question with it.
         ask.arg(ASK).arg(0).arg(COMMANDS).arg(label_key("rights"));
         ask
     }

@@ -105,6 +105,7 @@ impl Call {
     pub(super) fn on(self, sharding: Sharding) -> Call {
         let script = self.script.on(sharding);
         if ptr::eq(script, self.script) {
+            // The script names no channel, so its text and its hash are the same for both sorts.
             return self;
         }
         let mut by_hash = Cmd::with_capacity(self.by_hash.args_iter().count(), 256);

@@ -185,6 +185,7 @@ pub(super) const ENCODING: &str =
 /// What stands behind host and port. What the redis crate overlooks there was meant to be something.
 fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
     let scheme = url.scheme();
+    // The password of a Unix socket stands in the query, where an @ may be its own.
     let is_cut_short = url.query().is_some_and(|q| q.contains('@'));
     if url.fragment().is_some() || url.path().contains('@') || !is_unix && is_cut_short {
         let form = if is_unix {
@@ -273,6 +274,7 @@ fn not_understood(
             "one, as in redis://127.0.0.1:6379/0",
             "leave it out for 0",
         )
+    // Without the first letter, which the redis crate writes as a capital at the beginning of a message.
     } else if is_about("sername") {
         ("the user name in the url", "not UTF-8", ENCODED, ENCODING)
     } else if is_about("assword") {

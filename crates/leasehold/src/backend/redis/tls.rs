@@ -59,6 +59,7 @@ impl TlsDialler {
             )
             .remedy("correct the URL's host, or what Tls::server_name or --tls-server-name says")
         })?;
+        // Named here: the default of the process may be missing, or another's, and rustls panics where it cannot choose.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let identity = Arc::new(Identity {
             key: match &tls.client_cert {
@@ -100,6 +101,7 @@ impl TlsDialler {
         // A name of the settings is that of every certificate, wherever sentinels or nodes say that a server is.
         let of_host = of_host.filter(|_| !self.is_named);
         TlsDialler {
+            // Shared, and with it the sessions that may be resumed, which rustls keeps by the server's name.
             connector: self.connector.clone(),
             server_name: of_host.unwrap_or_else(|| self.server_name.clone()),
             is_named: self.is_named,
@@ -115,6 +117,7 @@ impl TlsDialler {
                 stream: Box::new(stream),
                 broken: Arc::default(),
             }),
+            // Without an error of TLS in it the server hung up, and sent no alert: only its question for a certificate hints at why.
             Err(error) => Err(match cause(&error) {
                 Some(cause) => self.trouble(cause),
                 None => match self.showed() {
@@ -183,6 +186,7 @@ struct Identity {
 
 impl ResolvesClientCert for Identity {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        // Also without a certificate to show: an error is told in other words where the server has asked for one.
         self.asked.store(true, Ordering::Relaxed);
         self.key.clone()
     }
@@ -241,6 +245,7 @@ fn roots(tls: &Tls) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     if tls.roots.is_empty() {
         let found = rustls_native_certs::load_native_certs();
+        // A certificate of the system that cannot be read is passed over. In a file of the settings it is an error, below.
         roots.add_parsable_certificates(found.certs);
         if roots.is_empty() {
             let why = found.errors.first();
@@ -276,6 +281,7 @@ fn certified(
     let limit = "a private key in PEM, not encrypted: RSA, ECDSA or Ed25519";
     let unfit = |remedy: &str| Invalid::new(KEY, key.shown(), limit).remedy(remedy);
     let der = PrivateKeyDer::from_pem_slice(&text).map_err(|_| {
+        // The word stands in the PEM headers of both forms, PKCS #8 and the older one with `Proc-Type`.
         let encrypted = "ENCRYPTED".as_bytes();
         if text.windows(encrypted.len()).any(|part| part == encrypted) {
             unfit("decrypt it with `openssl pkey -in FILE`")
@@ -315,6 +321,7 @@ impl TlsLink {
     fn ended<T>(&self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         polled.map_err(|error| match cause(&error) {
             Some(cause) => {
+                // The first cause stays: the errors behind it only follow from it.
                 let _ = self.broken.set(cause.clone());
                 let trouble = match cause {
                     // It spoke TLS before.

@@ -30,6 +30,7 @@ pub(super) fn without_login(given: &str) -> Result<(Cow<'_, str>, SocketLogin), 
     // Only where no host stands behind the login: a host is refused later, in words that do not repeat the URL.
     let (true, Some((login, ""))) = (
         SCHEMES.iter().any(|it| it.eq_ignore_ascii_case(scheme)),
+        // At the last @, as the parser of URLs does: one in the password is a part of the login.
         authority.rsplit_once('@'),
     ) else {
         return none();
@@ -65,6 +66,7 @@ pub(super) fn in_words_of_redis(url: &mut Url, login: SocketLogin) {
         .map(|(it, value)| (name(it), value.into_owned()));
     let pairs: Vec<_> = before.chain(given).collect();
     if !pairs.is_empty() {
+        // A login that is given in both places stands here twice, and `check_rest` refuses it.
         url.query_pairs_mut().clear().extend_pairs(pairs);
     }
 }

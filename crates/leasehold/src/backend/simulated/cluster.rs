@@ -63,6 +63,7 @@ impl SlotOwners {
             known = known.or_else(|| state.stale_places.get(&(node, self.born_at(slot))));
         }
         let known = known.copied();
+        // `owner` locks the state as well.
         drop(state);
         known.unwrap_or_else(|| self.owner(slot))
     }

@@ -31,6 +31,7 @@ impl Hold {
 
     /// Servers have said what they have of a renewal of it.
     pub(crate) fn note_acknowledged(&self, said: &Confirmation) {
+        // No replica can have an end that the primary did not write: the acknowledgement of before stays as it is.
         if said.renewal != Renewal::Extended {
             return;
         }

@@ -14,6 +14,7 @@ use crate::{
 impl Hold {
     /// Whether the server still has it, and for how long: an extension by nothing.
     pub(crate) async fn verify(self: &Arc<Self>) -> Result<Duration, Error> {
+        // B1: a hold that is over is not asked about, since no answer brings it back.
         self.check()?;
         let (left, sent) = self
             .ask(Duration::ZERO)
@@ -31,6 +32,7 @@ impl Hold {
         let access = self.spec().access;
         let left = self.env().config.believed(access, left.unwrap_or_default());
         let left = left.saturating_sub(self.env().clock.now().since(sent));
+        // Checked once more: the lease may have ended while the answer was under way.
         self.check().map(|here| here.max(left))
     }
 
@@ -51,6 +53,7 @@ impl Hold {
                 );
             }
         }
+        // The answer may have come after the end, or may have said that the lease is not ours: the extension has failed then.
         self.check().map(drop)
     }
 
@@ -85,6 +88,7 @@ impl Hold {
     async fn ask(&self, lease: Duration) -> Result<(Option<Duration>, Tick), Failure> {
         loop {
             let sent = self.env().clock.now();
+            // Worked out for each send: the later it leaves, the less is missing.
             let lease = lease.max(self.restored(sent));
             let step = Extend {
                 id: self.id().clone(),

@@ -34,6 +34,7 @@ impl Held {
 
     /// As [`new`](Held::new), for an owner that has entered again, perhaps only to read.
     pub(crate) fn inside(hold: Arc<Hold>, reads: bool) -> Held {
+        // A guard counts as a handle of its client: the drop of the last of all waits until dropped guards are given back (bug 172).
         hold.env().handle_made();
         Held {
             hold,
@@ -85,6 +86,7 @@ impl Held {
     /// The hold without its holder: the drop does nothing any more, and waits for nothing.
     pub(crate) fn defuse(mut self) -> Arc<Hold> {
         self.live = false;
+        // No `drain` after it, even for the last handle: the release of this hold has not begun, so there is nothing to wait for yet.
         self.hold.env().handle_gone();
         Arc::clone(&self.hold)
     }

@@ -19,16 +19,19 @@ use crate::{LostReason, clock::Tick, name::LockId};
 /// Until when the holder may rely on a lease of which the server said, in its reply to the request sent at `sent`, that
 /// `remaining` of it was left (B1).
 pub(crate) fn valid_until(sent: Tick, remaining: Duration) -> Tick {
+    // A lease no longer than its margin ends at its send, and is never valid: no subtraction may bring the end before that.
     sent.after(remaining.saturating_sub(margin(remaining)))
 }
 
 /// What a server is asked for, so that the holder may rely on a lease for `rest` from the request on.
 pub(crate) fn asked_for(rest: Duration) -> Duration {
+    // Twice: the lease that is asked for is longer than `rest`, and so is the margin that is taken off it.
     rest + 2 * margin(rest)
 }
 
 /// For how long at most the server may still hold a lease of this length, if it was asked for by now.
 pub(crate) fn free_within(lease: Duration) -> Duration {
+    // The server's clock may run slower than this one, by as much as the margin covers.
     lease + margin(lease)
 }
 
@@ -108,6 +111,7 @@ impl LeaseTerm {
             }
             match self.swap(seen, End::Lost(LostReason::Expired).code()) {
                 Ok(()) => return Standing::JustExpired,
+                // A renewal has moved the end out meanwhile, or another check was the first: the new value decides.
                 Err(newer) => seen = newer,
             }
         }
@@ -174,6 +178,7 @@ impl LeaseTerm {
 
     /// Ends the term. `true` if this call ended it, `false` if it was over before.
     pub(crate) fn end(&self, end: End) -> bool {
+        // The clock is not asked: a caller that must not pass over an end in the past checks before (`begin_release`).
         let mut seen = self.0.load(Ordering::Acquire);
         loop {
             if End::from_code(seen).is_some() {

@@ -186,6 +186,7 @@ impl Hold {
         Arc::new(Hold {
             sink,
             lease: granted.lease,
+            // B2: `max_hold` caps what is believed here. The server keeps the lease at its length, and is told by a release.
             term: LeaseTerm::until(state.capped(granted.until)),
             over: Notify::new(),
             watched_at: WatchedAt::default(),
@@ -217,6 +218,7 @@ impl Hold {
         state.guards = 1;
         state.counted = 1;
         state.readers = 0;
+        // Not `longest`: it belongs to the lease id, which goes on, and an earlier request may have made it last so long (bug 44).
         state.since = now;
         true
     }
@@ -239,6 +241,7 @@ impl Hold {
             _ if !self.is_confirmed() => self.verify_soon(),
             NextStep::Renew(every) => self.sink.watchdog().renew(self, every, sent),
             NextStep::Check(at) => {
+                // At its end at the latest: of a hold that is not renewed only a check finds that it is over, and tells the loss.
                 let end = self.term.ends_at().unwrap_or(at);
                 self.sink.watchdog().check_at(self, at.min(end));
             }
@@ -247,6 +250,7 @@ impl Hold {
 
     /// A caller has it: it is watched from now on.
     pub(crate) fn installed(self: &Arc<Self>, granted: &Granted) {
+        // Watched first: `tell` calls observers, which are the user's code and may take their time.
         self.watch(granted.sent);
         self.env().events.tell();
     }
@@ -402,6 +406,7 @@ impl Hold {
         if counted {
             state.counted = state.counted.saturating_sub(1);
         }
+        // Saturating: a hold that has turned to read has counted its readers to zero, while their guards are still out (`turn_to_read`).
         if reads {
             state.readers = state.readers.saturating_sub(1);
         }
@@ -434,6 +439,7 @@ impl Hold {
             // Counted from here: while the hold wrote, no reader of Redisson's was let in that could shorten the lease.
             let now = self.env().clock.now();
             self.term.shorten(lease::valid_until(now, lease));
+            // A lease that is renewed stands on the list by its old, longer interval: the answer to this puts it there by the new one.
             drop(state);
             self.verify_soon();
         }
@@ -476,7 +482,9 @@ impl Hold {
     pub(crate) fn detach(self: &Arc<Self>) {
         // Two may end it at once: the first tells it, the other finds it over.
         if self.term.end(End::Released) {
+            // The server is to keep the name until its lease ends: a check that comes later gives nothing up.
             self.settled.store(true, Ordering::Release);
+            // By the longest lease that was asked for: an extension without an answer may have been carried out (bug 44).
             let within = lease::free_within(self.longest());
             // Before the queue lets go: a grant of this lease that is heard later is then left alone (bug 41).
             self.sink.note_detached(self.lease, within);
@@ -609,12 +617,14 @@ impl Hold {
                 hold.settle();
             });
         } else {
+            // A guard that is given back after this calls `settle`, and is not to give the lease id up either.
             self.settled.store(true, Ordering::Release);
         }
     }
 
     /// Has the lost lease id given up on the server, unless that has begun (B4, B5).
     pub(crate) fn settle(self: &Arc<Self>) {
+        // Two may come here for one lease id: the task that a loss has begun, and the guard that is given back after it.
         if !self.settled.swap(true, Ordering::AcqRel) {
             self.sink.abandon(self);
         }
@@ -629,6 +639,7 @@ impl Hold {
     fn reason(&self, reason: LostReason) -> LostReason {
         let state = self.state.lock();
         match (reason, state.cap()) {
+            // By the clock: the term keeps a single end, and does not say whether the lease or `max_hold` set it.
             (LostReason::Expired, Some(cap)) if self.env().clock.now() >= cap => {
                 LostReason::MaxHold
             }
@@ -686,6 +697,7 @@ impl Hold {
             access: state.spec.access,
             lease_ms,
             patience,
+            // The hold is on no list until the answer comes: a lease that may end before that has its end checked.
             end: may_end.then_some(until),
             is_first,
         })
@@ -712,19 +724,22 @@ impl Hold {
     ) -> Option<Onward> {
         match renewal {
             Renewal::Extended if asked.is_first => {
+                // Bug 246: the primary is asked first, and alone. Its word that it has forgotten the lock is not to wait for replicas.
                 self.confirm(sent);
                 if !self.is_to_be_verified() {
                     return Some(Onward::Acknowledged);
                 }
+                // A restart or a doubt came while the answer was under way: the primary is asked once more, before any replica is.
                 self.verify_soon();
             }
             Renewal::Extended
                 if asked.lease_ms == 0 && self.is_from_another() && !self.is_from_before(sent) =>
             {
-                // Its end is told in time, whatever becomes of the question.
+                // Its end is told in time, also if the question takes longer.
                 if let Some(until) = self.valid_until(self.env().clock.now()) {
                     self.sink.watchdog().check_at(self, until);
                 }
+                // In a task of its own: this answer came with those of a whole batch, which are not to wait for another round trip.
                 let hold = Arc::clone(self);
                 self.env().spawn(async move { hold.restore().await });
             }
@@ -743,6 +758,7 @@ impl Hold {
                 let again = if self.is_confirmed() {
                     again.max(sent.after(asked.patience))
                 } else if self.is_from_before(sent) {
+                    // It left before the restart was noticed, and the silence was the old server's: the new one is asked at once.
                     now
                 } else {
                     again
@@ -771,6 +787,7 @@ impl Hold {
         }
         self.confirm(sent);
         let now = self.env().clock.now();
+        // Read before `prolong` moves the end: the event tells how much of the lease was left when its renewal landed.
         let left = self.term.ends_at().map(|end| end.since(now));
         let (until, next) = {
             let state = self.state.lock();
@@ -781,6 +798,7 @@ impl Hold {
         };
         match self.term.prolong(until, now) {
             Standing::Valid(until) => {
+                // Zero says only that the lease is still ours: no end has moved, and there is no renewal to tell of.
                 if !remaining.is_zero() {
                     self.is_prolonged.store(true, Ordering::Release);
                     self.note_between(EventKind::Renewed {
@@ -862,6 +880,7 @@ impl HoldState {
             return None;
         }
         self.guards += 1;
+        // Under a hold that only reads, a guard that reads is like all others.
         if reads && self.spec.access != Access::Shared {
             self.readers += 1;
         }
@@ -908,6 +927,8 @@ pub(crate) const SHUTDOWN_MARGIN: Duration = Duration::from_millis(500);
 
 /// A renewal gets a third of the interval, so that at least three fit into what is left of the lease.
 fn patience(every: Duration, operation_timeout: Duration) -> Duration {
+    // A lease of 3 ms is renewed each millisecond, and no answer comes in a third of that. After the operation timeout
+    // the connection counts as silent, and another request takes another one.
     (every / 3)
         .max(Duration::from_millis(1))
         .min(operation_timeout)

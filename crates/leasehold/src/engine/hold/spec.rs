@@ -101,6 +101,7 @@ impl Spec {
             && self.access == other.access
             && self.lease == other.lease
             && self.renew_every == other.renew_every
+            // The watchdog renews by the policy with which the hold was taken (`Hold::durability`), which no hand-over changes.
             && self.durability == other.durability
             // The term ends by `max_hold` since its grant (`Hold::new`), and no hand-over moves that end.
             && self.max_hold == Span::ZERO

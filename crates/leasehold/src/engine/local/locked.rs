@@ -57,6 +57,7 @@ impl<T> DerefMut for Locked<'_, T> {
 impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
         drop(self.state.take());
+        // A waker is the user's code, and may ask for this very lock: it is called after the unlock (bug 48, Q5).
         self.wakers.drain(..).for_each(user_callback::wake);
         // The drop of a guard takes the queue's lock again, so it comes after the unlock (Q5).
         self.unwanted.clear();

@@ -83,6 +83,7 @@ impl RedissonFairness {
     pub(crate) fn holds_to_tell(&self, id: &LockId, holds: u32, now: Tick) -> Option<u32> {
         let told = self.of(id, |theirs| {
             let is_known = !theirs.unseen && now < theirs.until.after(KNOWN);
+            // Zero: they are known to be there, and took no turn the last times, so this release leaves them none.
             is_known.then(|| if now < theirs.none_until { 0 } else { holds })
         });
         told.flatten()
@@ -164,6 +165,7 @@ impl RedissonFairness {
     /// This process gave permits back by a release that was `sent` then, and others of ours wait: they go first, after the turns.
     pub(crate) fn lets_ours_first(&self, id: &LockId, now: Tick, sent: Tick) {
         self.of(id, |theirs| {
+            // The message of this release may have overtaken its answer, as they come by two connections.
             theirs.ours_first = if theirs.said >= sent {
                 OursFirst::Received
             } else {
@@ -192,6 +194,7 @@ impl RedissonFairness {
             if theirs.turns > 0 {
                 theirs.turns = 0;
                 if theirs.unheard {
+                    // Since the turns were left no message has come: no waiter of Redisson's took one.
                     theirs.takes = false;
                     theirs.missed = (theirs.missed + 1).min(UNSEEN_MISSED_MOST);
                     let after = |missed: u32| now.after(STEP_BACK * (1 << missed) / 2);

@@ -30,6 +30,7 @@ impl Turns {
     pub(crate) fn new() -> Turns {
         Turns {
             shared: false,
+            // No waiter has a number this high: until a grant sets a round, each that comes belongs to it.
             round: i64::MAX,
             races: false,
             left_until: None,

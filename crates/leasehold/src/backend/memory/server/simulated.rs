@@ -206,6 +206,7 @@ impl MemoryServer {
         let Some((scripts, cluster)) = self.cluster() else {
             return Vec::new();
         };
+        // Looked up before the replacement, after which the node has no slot any more.
         let was_there = |id: &LockId| cluster.owner(slot(id.name.wire())) == node;
         let known = scripts.known.lock().clone();
         let moved: Vec<u16> = known

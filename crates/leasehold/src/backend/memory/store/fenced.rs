@@ -80,6 +80,7 @@ impl Fences {
     fn ends(&self, before: Option<&Kept>, now: Duration) -> Option<Duration> {
         let ends = now + self.retention?;
         match before {
+            // A token that is kept for ever stays so, also where this client keeps its own for a time.
             Some(before) => before.ends.map(|before| before.max(ends)),
             None => Some(ends),
         }
@@ -109,6 +110,7 @@ impl Fences {
     fn pass(&mut self, step: &FencedWrite, now: Duration) -> Written {
         let before = self.seen.get(&step.name);
         if let Some(seen) = before
+            // A token may come again: its holder writes as often as it likes.
             && seen.token > step.token
         {
             return Written::Stale { newest: seen.token };
@@ -124,6 +126,7 @@ impl Fences {
     fn change(&mut self, step: &FencedWrite, now: Duration) -> Result<(), Failure> {
         let found = self.data.get_mut(&step.key);
         match (&step.change, found) {
+            // As `SET`, which replaces a value of any type.
             (Change::Set(value, lasts), _) => {
                 let ends = lasts.map(|ms| now + Duration::from_millis(ms));
                 let text = Datum::Text(Arc::clone(value), ends);
@@ -141,6 +144,7 @@ impl Fences {
             (Change::DeleteField(_), None) => {}
             (Change::DeleteField(field), Some(Datum::Hash(hash))) => {
                 hash.remove(field);
+                // A hash without fields is no key on a server.
                 if hash.is_empty() {
                     self.data.remove(&step.key);
                 }

@@ -36,6 +36,7 @@ fn count(access: Access) -> i64 {
 impl Store {
     pub(super) fn available(&self, id: &LockId) -> i64 {
         let permits = self.permits.get(id).copied().unwrap_or(0);
+        // Without leases, and of a latch, no holds are stored: the number itself is the answer.
         permits - taken(self.held_by(id))
     }
 
@@ -98,6 +99,7 @@ impl Store {
             return Acquired::Held {
                 given_up: false,
                 unsettled: false,
+                // No lease of these permits ends, so no time is a better one to look again.
                 ttl: None,
                 silent: false,
             };
@@ -129,6 +131,7 @@ impl Store {
     /// An acquisition says how many there are from now on.
     pub(super) fn provide(&mut self, id: &LockId, step: Permits) {
         let there = self.permits.get(id).copied();
+        // A request may repeat the number that is there: only another number is a change, of which waiters are told.
         if !matches!(step, Permits::Set(count) if there == Some(count.into())) {
             self.change(id, step);
         }
@@ -158,6 +161,7 @@ impl Store {
                 if *count > 0 {
                     return *count;
                 }
+                // At zero the count goes, as its key does on a server: the latch may be set anew.
                 self.permits.remove(id);
             }
             Permits::Delete => {

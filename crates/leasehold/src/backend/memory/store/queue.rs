@@ -146,6 +146,7 @@ impl Store {
     /// it; `None` if there is none.
     pub(super) fn give_to_next(&mut self, id: &LockId) -> Option<Duration> {
         let given = self.pass_on(id);
+        // The next behind it watches the new holder from now on, and must know its end (L1).
         if given.is_some() {
             self.tell_first(id);
         }
@@ -217,7 +218,9 @@ impl Store {
                 continue;
             };
             self.hold(&client, id, access, (grant.lease, grant.lease_ms));
+            // Reserved at the grant and not at the ask: tokens grow in the order of the grants.
             grant.tokens = self.tokens(id);
+            // The hold stands, also if its message is lost: the waiter finds that it holds when it asks again (B3).
             if !self.cut {
                 self.outbox
                     .push((subscriber, id.clone(), WakeUp::Granted(grant)));

@@ -132,6 +132,7 @@ impl Store {
             held.access = Access::Shared;
             held.holds = step.holds;
             self.give_to_next(id);
+            // Readers that stand in no queue may come in now, too.
             self.tell_all(id);
         }
         true

@@ -64,6 +64,7 @@ impl Store {
             queued.silent_since = if asks || is_there {
                 None
             } else {
+                // Silence counts from when it was first noted, and not from the latest look.
                 Some(queued.silent_since.unwrap_or(now))
             };
             let dead = queued
@@ -105,6 +106,7 @@ impl Store {
         }
         // After the entries are kept: the next may be one of this client's, which was passed over until now.
         let ttl = if self.held_by(id).is_empty() {
+            // If no entry can be served now, another look is of use when the silent ones count as dead.
             self.give_to_next(id).or(Some(self.dead_after))
         } else {
             let ends = rules(id.kind).ends(self.held_by(id));
@@ -112,6 +114,7 @@ impl Store {
         };
         KeptEntries {
             ttl,
+            // Only a plain mutex of this store is ever held by another library's client (`Store::visit`).
             foreign: false,
             missing,
         }

@@ -42,6 +42,7 @@ impl Group {
             tail,
         } = Several::of(rest)?;
         let (database, query) = tail.split_once('?').unwrap_or((tail, ""));
+        // Such a character behind the hosts may end a password that was not encoded, so the error repeats nothing of it.
         if tail.contains(['#', '@']) {
             let value = format!("{scheme}://… with a #, ?, / or @ too many");
             return Err(Invalid::new("url", value, FORM).remedy(ENCODING).into());
@@ -61,6 +62,7 @@ impl Group {
             );
         }
         let (mut master, mut protocol) = (None, String::new());
+        // Neither user, password nor provider of the servers is sent to a sentinel: it has users of its own.
         let mut of_sentinels = Login {
             connection: login.connection.clone(),
             #[cfg(feature = "tls")]
@@ -73,6 +75,7 @@ impl Group {
                 "sentinel_user" => (&mut of_sentinels.username, value.into_owned()),
                 "sentinel_pass" => (&mut of_sentinels.password, value.into_owned()),
                 "protocol" => {
+                    // `Target::parse` checks it with the URL of the servers. Sentinels are spoken to as the settings say.
                     protocol = format!("?protocol={value}");
                     continue;
                 }
@@ -82,6 +85,7 @@ impl Group {
                         .into());
                 }
             };
+            // Neither of two equal parameters is preferred: the other was meant as well (bug 139).
             if slot.replace(value).is_some() {
                 let twice = format!("{name:?} twice");
                 return Err(Invalid::new("a parameter of the url", twice, "given once")
@@ -175,6 +179,7 @@ fn whole(given: &str) -> Result<Address, Error> {
 }
 
 fn has_port(host: &str) -> bool {
+    // An IPv6 address has colons of its own, but without a port it ends with its bracket.
     host.rsplit_once(':')
         .is_some_and(|(host, port)| !host.is_empty() && !port.ends_with(']'))
 }
@@ -201,6 +206,7 @@ fn sentinels<'a>(hosts: impl IntoIterator<Item = &'a str>) -> Result<Vec<Address
         } else {
             Target::address_of(&format!("{host}:{PORT}"))?
         };
+        // Until its id is known, a sentinel that is listed twice would count as two voters (`Known::voters`).
         if !sentinels.contains(&address) {
             sentinels.push(address);
         }
@@ -220,6 +226,7 @@ fn sentinels<'a>(hosts: impl IntoIterator<Item = &'a str>) -> Result<Vec<Address
 /// As a URL, without secrets.
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Shown as Redis also where the URL said Valkey: the two schemes mean the same.
         let scheme = if self.of_data.speaks_tls() {
             "rediss"
         } else {

@@ -112,6 +112,7 @@ impl Known {
     pub(super) fn reported_by_all(&self) -> Option<Address> {
         let up = self.sentinels.iter().filter(|it| !it.is_down);
         let mut said = up.map(|it| it.said.as_ref().map(|word| &word.address));
+        // A sentinel without a word makes this `None`: then each is asked in full, with its epoch and the others.
         let first = said.next()??;
         said.all(|said| said == Some(first)).then(|| first.clone())
     }
@@ -121,6 +122,7 @@ impl Known {
         let Some(primary) = &self.primary else {
             return false;
         };
+        // An announced primary needs no question, until an attempt to connect there has failed (`Sentinels::tried`).
         let was_asked = self.asked.is_some_and(|asked| asked.elapsed() < FRESH);
         primary.is_announced || was_asked
     }
@@ -135,6 +137,7 @@ impl Known {
         let is_next = before.address == *old && word.address != *old;
         (is_next && !self.is_behind(it.number, word)).then(|| Primary {
             is_announced: true,
+            // The epoch never goes back: a sentinel that was set anew counts from zero.
             ..Primary::new(word.address.clone(), before.epoch.max(word.epoch))
         })
     }
@@ -150,9 +153,11 @@ impl Known {
         let Some(id) = id else { return false };
         let before = self.sentinels.len();
         self.sentinels
+            // A given address stays in any case: it may be a name, which leads to the sentinel also when it has moved.
             .retain(|it| it.is_given || it.address == *address || it.id.as_ref() != Some(&id));
         let named = self.sentinels.iter_mut().find(|it| it.address == *address);
         if let Some(named) = named {
+            // It has just answered, so the word of another that it is down counts no more.
             (named.id, named.is_down) = (Some(id), false);
         }
         self.sentinels.len() < before
@@ -182,6 +187,7 @@ impl Known {
                 self.sentinels.push(KnownSentinel::told(other));
             }
             None => {
+                // In a full list a new sentinel takes the entry of one that is down, but never a given one's.
                 let is_over = |it: &KnownSentinel| it.is_down && !it.is_given;
                 let Some(at) = self.sentinels.iter().position(is_over) else {
                     return false;

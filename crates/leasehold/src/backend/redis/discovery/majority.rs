@@ -97,6 +97,7 @@ impl Known {
 
     /// What they say now, but for words that are behind others.
     fn standing(&self) -> impl Iterator<Item = &Word> {
+        // A silent voter counts in the number of all, and adds no word: the others need a majority of all.
         let answering = self.voters().filter(|voter| voter.silent.is_none());
         let words = answering.filter_map(|voter| Some((voter.number, voter.said.as_ref()?)));
         words

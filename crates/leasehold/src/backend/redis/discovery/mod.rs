@@ -51,6 +51,7 @@ impl GivenServer {
     /// From a URL, of a server or of its sentinels.
     pub(crate) fn parse(given: &str, login: &Login) -> Result<GivenServer, Error> {
         let scheme = given.split_once("://").map(|(scheme, _)| scheme);
+        // Without regard to case, as the parser of URLs reads the schemes of single servers.
         let scheme = scheme.unwrap_or_default().to_ascii_lowercase();
         if SCHEMES.contains(&&*scheme) {
             return Group::parse(given, login)
@@ -108,6 +109,7 @@ impl Discovery {
         match self {
             Discovery::At(target) => Ok(Found {
                 target: Arc::clone(target),
+                // Only sentinels report switches (`RestartLog::switched`).
                 switches: 0,
             }),
             Discovery::Sentinels(sentinels) => sentinels.find().await,

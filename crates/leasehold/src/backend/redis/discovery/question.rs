@@ -101,6 +101,7 @@ impl Group {
         address: &Address,
         asked: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
+        // The dial is within this time, too: a sentinel whose packets are lost must not hold up a connection to the primary.
         let said = timeout(ANSWER, asked).await;
         let said = said.unwrap_or_else(|_| Err(Failure::NotSent(Arc::new(SilentSentinel(ANSWER)))));
         said.map_err(|failure| match failure {
@@ -144,6 +145,7 @@ impl Group {
             let is_ours = words.get(1) == Some(&&*self.master);
             return is_ours.then_some(Unasked::SetAnew);
         }
+        // The new address in the message is passed over: the message may be late, so the sentinel is asked for address and epoch (bug 289).
         let [name, host, port, _, _] = words[..] else {
             return None;
         };
@@ -153,6 +155,7 @@ impl Group {
 
     /// A connection for questions.
     async fn line(&self, address: &Address) -> Result<Connection, Failure> {
+        // Without the handshake of a server, which would refuse a sentinel as unfit.
         let (target, progress) = (self.of_sentinels.at(address), DialProgress::default());
         let login = target.info.redis_settings();
         let connection = target.commands(login, &progress).await;
@@ -170,6 +173,7 @@ impl Group {
         said: Option<&Address>,
     ) -> Result<Option<SentinelAnswer>, Failure> {
         if let Some(said) = said {
+            // The address alone is asked for on each poll; the full question follows where it differs, or the answer cannot be read.
             let mut current = redis::cmd("SENTINEL");
             current.arg(CURRENT).arg(&self.master);
             let answer = line.multiplexed.send_packed_command(&current).await;
@@ -242,10 +246,12 @@ impl Group {
         Ok(SentinelAnswer::Primary {
             word: Word {
                 address: self.reached(current),
+                // Without an epoch the word is behind any that has one, as of a sentinel that was set anew.
                 epoch: epoch.unwrap_or(0),
                 // A refusal tells of no sentinels, which is not the same as telling of none (`Word::others`).
                 others: others.ok(),
             },
+            // `MYID` came with Redis 6.2, and a user may lack the right to it: the sentinel is then known by its address alone.
             id: id.ok().and_then(|id| redis::from_redis_value(id).ok()),
         })
     }
@@ -254,7 +260,9 @@ impl Group {
         let flags = fields.get("flags").map_or("", String::as_str);
         Some(Other {
             address: self.reached(address_in(fields)?),
+            // A sentinel that has not heard the other yet lists it with an empty id.
             id: fields.get("runid").filter(|id| !id.is_empty()).cloned(),
+            // This is the opinion of the sentinel that tells, and not of a quorum: it spares questions, and takes no vote.
             is_down: flags.contains("s_down"),
         })
     }
@@ -297,6 +305,7 @@ fn wrong_login(error: &NoConnection) -> Option<WrongLogin> {
     match error.code() {
         Some("NOAUTH") => Some(WrongLogin::None),
         Some("WRONGPASS") => Some(WrongLogin::Wrong),
+        // The redis crate has an error of its own for a refused login, in which the code of the server is missing.
         _ if error.kind() == ErrorKind::AuthenticationFailed => Some(WrongLogin::Wrong),
         _ => None,
     }

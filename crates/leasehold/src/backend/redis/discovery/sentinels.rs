@@ -118,6 +118,7 @@ impl Sentinels {
                 break;
             }
         }
+        // A single answer is enough: `judged` weighs it against the words that are known of the others.
         if told > 0 {
             let mut known = self.known.lock();
             known.asked = Some(Instant::now());
@@ -146,6 +147,7 @@ impl Sentinels {
             let mut known = self.known.lock();
             (known.asked(), known.question(), known.reported_by_all())
         };
+        // The connections to sentinels that are gone, or said to be down, are closed here.
         lines.retain(|sentinel, _| all.contains(sentinel));
         for sentinel in all {
             lines.entry(sentinel).or_default();
@@ -272,6 +274,7 @@ impl Sentinels {
     pub(super) fn shut(&self) {
         let mut known = self.known.lock();
         known.is_shut = true;
+        // A dropped handle aborts its task, and so closes the connection that hears (L3).
         self.watchers.lock().clear();
     }
 
@@ -308,6 +311,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
             Ok(Ok(mut connection)) => {
                 backoff.reset();
                 while let Ok(heard) = connection.next().await {
+                    // The answer about the other channels comes here, too; where it is a refusal, the client still hears of switches.
                     let Received::Message { channel, payload } = heard else {
                         continue;
                     };
@@ -317,6 +321,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
                     sentinels.told(&address, &channel, &payload).await;
                 }
             }
+            // Warned of once: the attempts go on all the same, every 5 s at last (`AGAIN`).
             Ok(Err(failure)) if failure.is_final() && !has_warned => {
                 has_warned = true;
                 warn(&failure);

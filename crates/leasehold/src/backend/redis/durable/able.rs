@@ -21,6 +21,7 @@ fn cannot(policy: Durability, cause: Cause) -> Cause {
     let said = cause.to_string();
     let remedy = if said.contains("unknown command") {
         "use Redis 7.2 or Valkey, or Durability::Replicas(n)"
+    // Redis 7.2 says so where `WAITAOF` is to wait for the local disk, and `appendonly` is off.
     } else if said.contains("appendonly") {
         "set its appendonly yes, or use Durability::Replicas(n)"
     } else {

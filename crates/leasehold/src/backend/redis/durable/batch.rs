@@ -65,6 +65,7 @@ pub(super) fn read(
     asked: usize,
     order: &[Vec<usize>],
 ) -> Vec<Result<Renewal, Failure>> {
+    // A lease of a kind that never ends is in no script, and stays as it is here.
     let mut all = vec![Ok(Renewal::Unknown); asked];
     for (answer, order) in answers.zip(order) {
         let of_script = answer.map_err(classify).and_then(|answer| {

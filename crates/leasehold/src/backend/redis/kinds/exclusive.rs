@@ -152,6 +152,7 @@ impl ExclusiveWire {
 
     fn acquired(&self, reply: &Value, lease_ms: u64) -> Option<Acquired> {
         let (left, tokens) = match reply {
+            // A bare number is the shortest grant of the script; `tokens` refuses it where a fenced mutex was asked for.
             Value::Int(left) => (*left, self.tokens(&[])?),
             Value::Array(values) => match values.as_slice() {
                 [Value::Int(1), left, tokens @ ..] => (int(left)?, self.tokens(tokens)?),
@@ -186,6 +187,7 @@ impl Wire for ExclusiveWire {
     /// `<client uuid>:<lease id> <lease_ms> <ask>`, the entry that the grant was given to, and `<first token> <how many>`.
     fn grant(&self, payload: &[u8]) -> Option<Grant> {
         let mut words = std::str::from_utf8(payload).ok()?.split(' ');
+        // The uuid is not compared: only this client listens to the channel of its grants (`LockId::grant_channel`).
         let (_, lease) = words.next()?.rsplit_once(':')?;
         Some(Grant {
             access: Access::Exclusive,
@@ -222,6 +224,7 @@ impl Wire for ExclusiveWire {
             .text(OwnerField::of(runner, step.lease))
             .text(Channel(&step.id));
         let (next, holds) = (step.next, step.holds);
+        // The shortest release has no such words. A fenced mutex always says how long tokens are kept: a waiter may be given some.
         if next.is_some()
             || holds.is_some()
             || step.tombstone_ms.is_some()
@@ -276,6 +279,7 @@ impl Wire for ExclusiveWire {
             return runner.call(self.renewed(runner, &[check]), |reply| {
                 Some(match renewals(reply, 1)?[..] {
                     [Renewal::Extended] => Counted::Written,
+                    // `Unknown`, too: where another type stands under the name, the string of this hold is gone.
                     _ => Counted::NotOurs,
                 })
             });
@@ -309,6 +313,7 @@ pub(super) fn inspection(reply: &Value) -> Option<Inspection> {
     let [ttl, listeners, Value::Array(owners), entries, token @ ..] = values.as_slice() else {
         return None;
     };
+    // `PTTL` says -1 without an end and -2 of a free name; the owners behind it tell the two apart.
     let ttl = millis(int(ttl)?);
     let fields = owners.chunks_exact(2).map(|pair| {
         let [owner, holds] = pair else { return None };
@@ -326,6 +331,7 @@ pub(super) fn inspection(reply: &Value) -> Option<Inspection> {
     Some(Inspection {
         owners: fields.collect::<Option<_>>()?,
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
+        // The script gives an empty text where there is no token, and an empty text is no number.
         token: token.first().and_then(|token| text(token)?.parse().ok()),
         queue: queue(entries, |_| Access::Exclusive)?,
         ..Inspection::default()

@@ -92,6 +92,7 @@ impl Wire for FairMutexWire {
             .arg(ask)
             .arg(keep_ms.max(KEEP_MS))
             .arg(alive_ms(keep_ms))
+            // A hold is the hash of a mutex, and the scripts of a mutex renew, extend and count it.
             .kept_by(MUTEX.renewed_by(), &RELEASE);
         runner.call(call, move |reply| acquired(reply, step.lease_ms))
     }
@@ -114,6 +115,7 @@ impl Wire for FairMutexWire {
         for entry in &step.entries {
             call = call.text(entry.lease).arg(entry.lease_ms).arg(entry.ask);
         }
+        // The reply names entries by their numbers in this request.
         let leases: Vec<LeaseId> = step.entries.iter().map(|entry| entry.lease).collect();
         runner.call(call, move |reply| kept(reply, &leases))
     }
@@ -157,6 +159,7 @@ fn kept(reply: &Value, leases: &[LeaseId]) -> Option<KeptEntries> {
         return None;
     };
     let missing = missing.iter().map(|number| {
+        // Scripts count from 1, so 0 names no entry, and such a reply is refused.
         let at = usize::try_from(int(number)?).ok()?.checked_sub(1)?;
         leases.get(at).copied()
     });

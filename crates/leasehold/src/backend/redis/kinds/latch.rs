@@ -113,6 +113,7 @@ impl Wire for LatchWire {
             Permits::TrySet(count) => ("try_set", count),
             Permits::CountDown(by) => ("down", by),
             Permits::Delete => ("delete", 0),
+            // The last three are steps of semaphores, and no handle of a latch sends them.
             Permits::Available | Permits::Set(_) | Permits::Add(_) | Permits::Drain => ("count", 0),
         };
         LatchWire::step(runner, &id, step, once)
@@ -123,6 +124,7 @@ impl Wire for LatchWire {
 pub(super) fn inspection(reply: &Value) -> Option<Inspection> {
     let (count, listeners) = pair(reply)?;
     Some(Inspection {
+        // The script says -1 where `PUBSUB` is refused, or Valkey 9.1 miscounts (bug 126).
         listeners: u64::try_from(listeners).unwrap_or(0),
         available: Some(count),
         ..Inspection::default()

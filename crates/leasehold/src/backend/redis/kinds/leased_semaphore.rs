@@ -148,6 +148,7 @@ impl Wire for LeasedSemaphoreWire {
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
         let mut call = Call::new(&RENEW, asked, 2 * asked + 2, names);
         for renew in batch {
+            // Only the set of permits has ends to renew. The number at the name is left out.
             call = call.text(out(&renew.id.name));
         }
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
@@ -189,6 +190,7 @@ impl Wire for LeasedSemaphoreWire {
             let Value::Array(out) = reply else {
                 return None;
             };
+            // Members that no Redisson has written are taken from the set as well, and are named by their bytes.
             let permits = out.iter().filter_map(|id| Some((permit_id(id)?, None)));
             let others = out.iter().filter(|id| permit_id(id).is_none());
             let others = others.filter_map(|id| other(id, None));
@@ -249,10 +251,12 @@ fn holds(permits: impl Iterator<Item = (PermitId, Option<Duration>)>) -> Vec<Own
         match found.get_mut(at) {
             Some(hold) => {
                 hold.count = hold.count.saturating_add(1);
+                // The owner of a hold is named by its first permit (`Wire::owner`), in any order of the list.
                 if id.number() < hold.first.number() {
                     hold.first = id;
                 }
             }
+            // The script lists the permits that end first, so the hold has the earliest end of its permits.
             None => found.push(Found {
                 first: id,
                 count: 1,
@@ -295,6 +299,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
     owners.truncate(HOLDERS_MOST);
     Some(Inspection {
         owners,
+        // The script says -1 where `PUBSUB` is refused, or Valkey 9.1 miscounts (bug 126).
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
         available: Some(int(free)?),
         ..Inspection::default()

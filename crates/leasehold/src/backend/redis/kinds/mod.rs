@@ -63,6 +63,7 @@ use crate::{
 /// The kinds that this backend knows: one line for each.
 pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
     match kind {
+        // The two are one lock on the server, and exclude each other. They differ only in how their waiters wait here.
         LockKind::Mutex | LockKind::SpinMutex => &exclusive::MUTEX,
         LockKind::FencedMutex => &exclusive::FENCED_MUTEX,
         LockKind::RwLock => &rw_lock::RwLockWire,
@@ -118,6 +119,7 @@ pub(super) trait Wire: Sync {
         let asked = batch.len();
         match self.renewal(runner, batch) {
             Some(call) => runner.call(call, move |reply| renewals(reply, asked)),
+            // The server keeps no lease that could have ended: it is not asked, and loses none.
             None => Box::pin(std::future::ready(Ok(vec![Renewal::Extended; asked]))),
         }
     }
@@ -208,6 +210,7 @@ pub(super) fn pair(reply: &Value) -> Option<(i64, i64)> {
 /// Reads entries of a queue, each an owner field and what it waits for.
 fn queue(entries: &Value, access: impl Fn(&str) -> Access) -> Option<Vec<QueuedOwner>> {
     let entries = texts(entries)?.into_iter().map(|entry| {
+        // The queue of a fair mutex, as Redisson has it, lists bare owners. Ours adds the terms of the lease behind a space.
         let owner = entry.split(' ').next().unwrap_or_default();
         QueuedOwner {
             access: access(owner),
@@ -239,9 +242,11 @@ fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
             given_up: false,
             unsettled: false,
             ttl: millis(ttl),
+            // A holder of another library tells no waiter when it leaves, so waiters of a plain mutex poll then (`Waits::NotifiedOrPolls`).
             silent: held == 3,
         }),
         (2, _) => Some(Acquired::GivenUp),
+        // A semaphore whose permits no client has set is waited for, but with a warning (bug 156).
         (4, _) => Some(Acquired::Unset),
         _ => None,
     }
@@ -253,12 +258,14 @@ fn released(reply: &Value, next_ms: Option<u64>) -> Option<ReleaseReply> {
         others: u64::try_from(others).unwrap_or(0),
         turns: u32::try_from(turns).unwrap_or(0),
     };
+    // Turns for Redisson's waiters are counted only on the long way of a release, where the reply has a third number.
     if let Value::Array(values) = reply
         && let [Value::Int(1), others, turns] = values.as_slice()
     {
         return Some(freed(int(others)?, int(turns)?));
     }
     let reply = match reply {
+        // The short way of `exclusive/release.lua` answers with the bare reply of its `PUBLISH`, or -1 if the owner held nothing.
         Value::Int(-1) => (0, 0),
         Value::Int(others) => (1, *others),
         _ => pair(reply)?,
@@ -266,6 +273,7 @@ fn released(reply: &Value, next_ms: Option<u64>) -> Option<ReleaseReply> {
     match reply {
         (1, others) => Some(freed(others, 0)),
         (2, ttl) => millis(ttl).map(|lease| ReleaseReply::Granted { lease }),
+        // A release that named no `next` cannot have kept the lock for it: such a reply is refused as unexpected.
         (3, left) => next_ms.map(|next_ms| ReleaseReply::Kept {
             remaining: left_of(left, next_ms),
             tokens: Tokens::NONE,
@@ -280,8 +288,10 @@ pub(super) fn renewals(reply: &Value, asked: usize) -> Option<Vec<Renewal>> {
     let Value::Array(exceptions) = reply else {
         return None;
     };
+    // Scripts tell only the exceptions: most batches lose no name, and their reply is empty.
     let mut answers = vec![Renewal::Extended; asked];
     for exception in exceptions.chunks(2) {
+        // An odd number of values is no reply of a script, so no name of this batch counts as extended.
         let [number, answer] = exception else {
             return None;
         };
@@ -302,6 +312,7 @@ pub(super) fn renewals(reply: &Value, asked: usize) -> Option<Vec<Renewal>> {
 )]
 fn extended(reply: &Value) -> Option<Option<Duration>> {
     match int(reply)? {
+        // 0 stands for a lease that is not ours: of a lease that is ours a mutex and a read-write lock state at least 1 ms.
         0 => Some(None),
         left => millis(left).map(Some),
     }

@@ -36,6 +36,7 @@ impl PermitId {
             return Some(PermitId(id));
         }
         let digits = <&[u8; 32]>::try_from(member).ok()?;
+        // Checked first, since `from_str_radix` takes a sign, and capital letters, which no client of this kind writes.
         if !digits
             .iter()
             .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
@@ -73,6 +74,7 @@ fn client_bytes(client: &str) -> [u8; 6] {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         })
     });
+    // Twelve hexadecimal digits fill the lower six bytes; the hash of any other name is cut to as many.
     let [_, _, bytes @ ..] = number.to_be_bytes();
     bytes
 }

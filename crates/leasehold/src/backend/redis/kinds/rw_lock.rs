@@ -132,6 +132,7 @@ impl Wire for RwLockWire {
     fn grant(&self, payload: &[u8]) -> Option<Grant> {
         let mut words = std::str::from_utf8(payload).ok()?.split(' ');
         let field = words.next()?;
+        // At the first colon: of a writer `:write` stands behind a second one.
         let (_, numbers) = field.split_once(':')?;
         let (lease, form) = numbers.split_at(numbers.find(':').unwrap_or(numbers.len()));
         let access = match form {
@@ -167,6 +168,7 @@ impl Wire for RwLockWire {
             .text(channel(&id.name))
             .kept_by(&RENEW, &RELEASE);
         runner.call(call, move |reply| match reply {
+            // A new grant is a bare 1, for the length asked for. Of a hold that was there before the script also states what is left.
             Value::Int(1) => Some(Acquired::Granted {
                 remaining: Duration::from_millis(step.lease_ms),
                 tokens: Tokens::NONE,
@@ -201,6 +203,7 @@ impl Wire for RwLockWire {
             .answer_last(step.listening);
         runner.call(call, move |reply| match reply {
             Value::Int(0) => Some(ReleaseReply::NotOurs),
+            // A bare 1: others hold the lock still, or no other client was told, so there is nothing to count.
             Value::Int(1) => Some(ReleaseReply::Freed {
                 others: 0,
                 turns: 0,
@@ -219,6 +222,7 @@ impl Wire for RwLockWire {
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
             call = call.arg(run[0].lease_ms).arg(run.len());
             for renew in run {
+                // The script looks for both forms: a renewal may overtake the downgrade of its lease, or come behind it (bug 199).
                 call = call.text(Field::of(runner, renew.access, renew.lease));
             }
         }
@@ -256,6 +260,7 @@ impl Wire for RwLockWire {
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(id.gone_prefix())
+            // Without its form: a second copy finds the reader that the first has made, and succeeds without a change (B4).
             .text(OwnerField::of(runner, step.lease))
             .text(channel(&id.name))
             .text(id.grant_channel(""))

@@ -72,6 +72,7 @@ impl Wire for SemaphoreWire {
             .arg(to_set(&step).0)
             // It has no lease to renew.
             .kept_by(&RELEASE, &RELEASE);
+        // The script says -1 for the time left. A hold without an end counts here as one of the length asked for, which `extend` moves.
         runner.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
@@ -80,6 +81,7 @@ impl Wire for SemaphoreWire {
             .arg(count(step.access))
             .text(channel(&step.id.name))
             .arg(millis(ANSWERS_KEPT))
+            // Where the server has forgotten the lease id, only permits that this client was granted are added to the number again.
             .arg(u8::from(step.held))
             .arg(u8::from(step.listening))
             .text(step.id.name.marker())
@@ -96,10 +98,12 @@ impl Wire for SemaphoreWire {
     }
 
     fn extend(&'static self, _runner: &ScriptRunner, step: Extend) -> Reply<Option<Duration>> {
+        // No lease of these permits ends on the server, so any length is granted without asking.
         now(Some(Duration::from_millis(step.lease_ms)))
     }
 
     fn count(&'static self, _runner: &ScriptRunner, _step: Count) -> Reply<Counted> {
+        // The number knows no owners: nothing can be written of this one, nor be missing.
         now(Counted::Written)
     }
 
@@ -121,6 +125,7 @@ impl Wire for SemaphoreWire {
             Permits::TrySet(permits) => ("try_set", i64::from(permits)),
             Permits::Add(permits) => ("add", i64::from(permits)),
             Permits::Drain => ("drain", 0),
+            // The last three are steps of the leased semaphore and of a latch, and no handle of this kind sends them.
             Permits::Available | Permits::Set(_) | Permits::CountDown(_) | Permits::Delete => {
                 ("available", 0)
             }

@@ -60,6 +60,7 @@ impl Pins {
 
 /// A pin as it is given.
 fn read(given: &[u8]) -> Option<Pin> {
+    // 32 bytes are the hash itself: each of the forms in text is longer.
     if let Ok(pin) = given.try_into() {
         return Some(pin);
     }
@@ -68,6 +69,7 @@ fn read(given: &[u8]) -> Option<Pin> {
     let text = text.strip_prefix("sha256//").unwrap_or(text);
     let digits: Option<Vec<u8>> = text
         .chars()
+        // `openssl dgst -c` writes colons between the bytes.
         .filter(|c| *c != ':')
         .map(|c| u8::try_from(c.to_digit(16)?).ok())
         .collect();

@@ -63,6 +63,7 @@ impl Watchdog {
             });
         }
         for (due, hold) in those() {
+            // B1: no answer ends no lease. It is asked for again, until a check finds its end.
             hold.renewed(due, Renewal::Unknown, sent);
         }
     }

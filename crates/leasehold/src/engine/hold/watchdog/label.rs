@@ -59,6 +59,7 @@ impl Default for LabelState {
 impl Label {
     /// A lease of this length begins, or a wait (zero). Whether the label is to be written for it: one atomic load, unless it is.
     pub(super) fn is_short_of(&self, lease: Duration) -> bool {
+        // A wait comes with zero, and `covers` is zero when the label is to be written: a wait has to ask then.
         let lease_ms = millis(lease).max(1);
         if self.covers.load(Ordering::Relaxed) >= lease_ms {
             return false;
@@ -68,6 +69,7 @@ impl Label {
         state.longest_ms = state.longest_ms.max(longest);
         state.is_asked_for = true;
         state.due = Tick::from_nanos(0);
+        // Set before the label is written: until then the callers behind this one, with leases no longer, need not wake the watchdog.
         self.covers.store(state.longest_ms, Ordering::Relaxed);
         true
     }

@@ -110,6 +110,7 @@ impl<H: Watched> List<H> {
         let Some((at, index)) = hold.watched_at().take() else {
             return;
         };
+        // Not out of the asks, which keep no place of their own in a hold: one that is over is left out of its batch (`Hold::due`).
         if index == ALONE {
             self.checks.remove(&alone(at, &**hold));
         } else if let Some(slot) = self.slots.get_mut(&at) {
@@ -192,6 +193,7 @@ impl<H: Watched> List<H> {
             holds: Vec::new(),
             work: 0,
         };
+        // The asks come first: among them are holds in doubt, and those whose renewal had no answer, which may be near their ends.
         while let Some(first) = self.asks.first_entry()
             && batch.fill_from(first)
         {}
@@ -299,6 +301,7 @@ impl<H: Watched> Batch<H> {
 /// for all leases in it.
 pub(crate) fn slot(sent: Tick, every: Duration, early: u8) -> Tick {
     let at = sent.after(every.saturating_sub(every / EARLY * u32::from(early) / 256));
+    // Rounded down: a renewal may come early, and never late.
     Tick::from_nanos(at.nanos() & !(slot_length(every) - 1))
 }
 

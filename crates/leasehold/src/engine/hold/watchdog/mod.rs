@@ -116,12 +116,14 @@ impl Watchdog {
 
     /// Schedules the renewals of a hold, about one in this interval, for the first time.
     pub(crate) fn renew(&self, hold: &Arc<Hold>, every: Duration, sent: Tick) {
+        // One part for all holds of this client: leases that were taken at about the same time fall into one slot, and into one batch.
         let at = slot(sent, every, self.early);
         self.put(std::iter::once((Arc::clone(hold), at)), every);
     }
 
     /// And again those that were renewed together, each with those of its hash slot.
     fn renew_again(&self, env: &Env, holds: Vec<Arc<Hold>>, every: Duration, sent: Tick) {
+        // Drawn anew for each batch: its holds stay together, and two clients that met at one instant part again.
         let together = slot(sent, every, fastrand::u8(..));
         let with_its_turn = |hold: Arc<Hold>| {
             let hash_slot = env.backend.hash_slot(hold.id());
@@ -173,6 +175,7 @@ impl Watchdog {
     }
 
     fn wake(&self, at: Tick) {
+        // Bug 9: only an earlier time wakes the task, or each lock that comes and goes would.
         if self.wake_at.lower(at) {
             self.earlier.notify_one();
         }
@@ -251,10 +254,12 @@ pub(crate) async fn run(
         }
         // Before checking, so that a hold that comes meanwhile is not missed.
         watchdog.wake_at.reset();
+        // The checks come first: the asks that they make leave with the batches of this very round.
         check_each(&watchdog, now);
         send_due(&env, &watchdog, now);
         label::write_if_due(&env, &watchdog.label, now, &is_busy);
         let next = watchdog.list.lock().next(now);
+        // Not a plain store: a hold that came since the `reset` may have asked for an earlier time.
         watchdog.wake_at.lower(next.min(watchdog.label.next()));
     }
 }
@@ -267,6 +272,7 @@ fn check_each(watchdog: &Arc<Watchdog>, now: Tick) {
         for hold in all {
             if let Some((every, end)) = hold.verification(now) {
                 watchdog.check_at(&hold, end);
+                // A hold that has ended since the line before stays among the asks alone, and `Hold::due` leaves it out of its batch.
                 watchdog.list.lock().put_among_asks(hold, every, now);
             }
         }
@@ -277,6 +283,7 @@ fn check_each(watchdog: &Arc<Watchdog>, now: Tick) {
     }
     for hold in due {
         match hold.watchdog_check(now) {
+            // Listed twice on purpose: if no batch takes the ask in time, the check at the end of the lease tells the loss.
             WatchdogCheck::Ask { every, end } => {
                 watchdog.check_at(&hold, end);
                 watchdog.list.lock().put_among_asks(hold, every, now);
@@ -289,6 +296,7 @@ fn check_each(watchdog: &Arc<Watchdog>, now: Tick) {
 
 /// Sends as many batches of those that are due as the time needs.
 fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
+    // Counted before the first batch is taken: so many must be under way at once for all that is due now.
     let wanted = watchdog.list.lock().wanted(now, watchdog.round_trip());
     while watchdog.under_way.load(Ordering::Relaxed) < wanted {
         let Some(batch) = watchdog.list.lock().due_batch(now) else {
@@ -422,6 +430,7 @@ fn carry_on(
             None => {}
         }
     }
+    // Counted from the send, as belief is: an answer that took long does not put the next renewal off.
     for (every, holds) in again {
         watchdog.renew_again(env, holds, every, sent);
     }

@@ -19,6 +19,7 @@ impl Restarts {
         // First this: a reader between the two verifies once too often, and never too seldom.
         self.since.store(now.nanos(), Ordering::Release);
         self.present.fetch_add(1, Ordering::AcqRel);
+        // In one order with the time of the next wake-up (`AtomicTick::lower`), or the news might wait for the next renewal.
         self.is_news.store(true, Ordering::SeqCst);
     }
 
