@@ -50,8 +50,8 @@ pub(crate) struct FoundPage {
     pub(crate) locks: Vec<(LockKind, String)>,
 }
 
-/// What inspections of these locks give, those left out under whose names another kind of lock stands by now, or data. Connections are not
-/// read: a server with many takes milliseconds to list them.
+/// Inspects these locks, and leaves out those under whose names another kind of lock stands by now, or data. It reads no connections: a
+/// server with many takes milliseconds to list them.
 pub(crate) async fn all_of(
     ids: &[LockId],
     inspections: impl IntoIterator<Item = Reply<Inspection>>,

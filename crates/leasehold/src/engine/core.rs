@@ -1,4 +1,4 @@
-//! What all handles of a client share: its backend, its queues, its watchdog, and the runtime of its background work.
+//! All handles of a client share this: its backend, its queues, its watchdog, and the runtime of its background work.
 
 use std::{
     ops::Deref,

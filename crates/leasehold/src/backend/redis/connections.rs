@@ -694,8 +694,8 @@ impl ManagedConnection {
             _ => return,
         };
         let is_demoted = demoted.is_some();
-        // What it answers from now on must not be believed: the old primary may carry out what the new one never hears of (S1). Outside of
-        // the lock, as this wakes callers.
+        // The old primary may carry out requests that the new one never hears of: the client believes no answer of it from now on (S1).
+        // Outside of the lock, as this wakes callers.
         if let Some(connection) = demoted {
             connection.void();
         }

@@ -81,7 +81,8 @@ impl Hold {
         if !self.lasts(until) && rest <= lease {
             return lease;
         }
-        lease::asked_for(rest)
+        // No longer than was asked for before: `release` says from that how long the server may have it (bug 44).
+        lease::asked_for(rest).min(self.longest().max(rest))
     }
 
     /// How long the server has it at least, made to last `lease` from now if that is less; and when the request left that was answered so.
