@@ -1,6 +1,6 @@
 //! Why a step has no answer.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     background::ThreadGone,
@@ -45,10 +45,13 @@ impl Failure {
         matches!(self, Failure::Ambiguous(_))
     }
 
-    /// The same, after an earlier copy of the request had no answer, if that was so: a copy that was not sent leaves open what became of it.
+    /// The same, after an earlier copy of the request had no answer, if that was so: a copy that was not sent, or was refused, leaves open
+    /// what became of it. Whether another try gets the same is asked before: [`is_final`](Failure::is_final).
     pub(crate) fn after_silence(self, silent: bool) -> Failure {
         match self {
-            Failure::NotSent(cause) | Failure::NotNow(cause) if silent => Failure::Ambiguous(cause),
+            // Nothing of this client is asked any more: its callers learn that, whatever else is open.
+            Failure::Rejected(cause) if cause.is::<ThreadGone>() => Failure::Rejected(cause),
+            other if silent => Failure::Ambiguous(Arc::clone(other.cause())),
             other => other,
         }
     }
@@ -86,5 +89,32 @@ impl Failure {
                 source,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_earlier_copy_without_an_answer_makes_each_later_failure_ambiguous() {
+        let cause: Cause = Arc::new(std::fmt::Error);
+        let all: [fn(Cause) -> Failure; 4] = [
+            Failure::NotSent,
+            Failure::NotNow,
+            Failure::Rejected,
+            Failure::Ambiguous,
+        ];
+        for failure in all {
+            let later = failure(Arc::clone(&cause));
+            assert!(
+                later.clone().after_silence(true).is_ambiguous(),
+                "{later:?}"
+            );
+            let alone = later.clone().after_silence(false);
+            assert_eq!(alone.is_ambiguous(), later.is_ambiguous(), "{later:?}");
+        }
+        let gone = Failure::Rejected(Arc::new(ThreadGone)).after_silence(true);
+        assert!(gone.is_final());
     }
 }

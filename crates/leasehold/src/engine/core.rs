@@ -140,12 +140,12 @@ impl Core {
                     Err(failure) => failure,
                 };
                 silent |= failure.is_ambiguous();
-                let failure = failure.after_silence(silent);
                 if !failure.is_final() {
                     core.sleep(backoff.next()).await;
                 }
                 // After the pause: this future may not have been polled for longer than the server keeps its answer.
                 if failure.is_final() || core.clock.now().since(began) >= patience {
+                    let failure = failure.after_silence(silent);
                     return Err(
                         failure.into_error(format!("{doing} {:?}", id.name), Duration::ZERO)
                     );

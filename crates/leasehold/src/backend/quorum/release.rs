@@ -69,7 +69,10 @@ pub(super) async fn release(state: QuorumState, step: Release) -> Result<Release
     // Where the coordinator may have it still, no other gets the name: the caller is told so, and it is repeated.
     if left > servers.spare() || may_have_coordinator {
         // A pending release may tell it before it is repeated: then none has it, and that is no loss.
-        return Err(failures.failure(servers).after_silence(true));
+        let failure = failures.failure(servers);
+        // A refusal for good ends the repetitions, and needs a hand.
+        let ends = failure.is_final();
+        return Err(failure.after_silence(!ends));
     }
     // Some may have been told as a pending release meanwhile.
     let had = had.max(ballots.had(step.lease));

@@ -61,7 +61,7 @@ pub(crate) struct Hold {
     settled: AtomicBool,
     /// How many permits it has, from its grant to its end; zero of another kind. It fits into the struct's padding, and costs no memory.
     permits: u16,
-    /// Who must have it, from its grant to its end. In the padding, too.
+    /// Which replicas, or whether the disk, must have it, from its grant to its end. In the padding, too.
     pub(crate) durability: Durability,
     /// After which restart of the server it was ours last. In the padding, too.
     confirmed: AtomicU32,
@@ -535,7 +535,7 @@ impl Hold {
         restarts.reported_at(sent) != restarts.present()
     }
 
-    /// Whether the server that says it is ours may have another end than is believed: the server before it has said so, and died (bug 300).
+    /// Whether the end that is believed was prolonged by a server that was replaced since: its successor may have a shorter one (bug 300).
     pub(super) fn is_from_another(&self) -> bool {
         self.is_prolonged.load(Ordering::Acquire) && !self.is_confirmed()
     }
@@ -586,7 +586,7 @@ impl Hold {
         self.note_end(|held| EventKind::Lost { reason, held });
         self.env().events.tell();
         story::lost(self.id(), self.lease, reason);
-        // Whether the server may still have this id, so that it must be given up: a margin later, when work that is being dropped has stopped.
+        // Whether the server may still have this id. Then it is given up there, a margin later: `run` may still be dropping its work.
         let leaves = match reason {
             // The server has said that the name is not ours, after the last send that could have taken it.
             // After a failover the id may still have an entry in the queue that was copied from the server of before.

@@ -38,14 +38,15 @@ pub(crate) fn start(queues: &Arc<Queues>, queue: &Arc<Queue>, start: Start) {
 /// Asks for the name until a waiter of this process holds it, or none is left.
 pub(crate) async fn drive(queues: Arc<Queues>, queue: Arc<Queue>, start: Start) {
     let mut driver = Driver::new(&queues, &queue, start);
-    // For a release of this process, before the first waiter is asked for.
+    // A release of this process has just been answered, so the first ask waits for no other one.
     let mut waited = matches!(start, Start::AskNow);
     loop {
         // In each round: the waiter that it asked for may be dropped at any time, and no caller waits for its driver to end (bug 21).
         if queue.lock().first_live_waiter().is_none() {
             return driver.leave().await;
         }
-        // A release under way takes the queue, and its answer starts the next driver; one that was started so asks once first.
+        // While a shared hold is released and the first waiter asks only once, the queue is left to that release. Its answer starts the
+        // next driver, which asks before it yields again (`waited`).
         if !waited && queue.leave_to_release() {
             return; // and the release goes on with the queue
         }
@@ -173,7 +174,7 @@ impl<'a> Driver<'a> {
         let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };
-        // A pending release of this client may be what holds the name: it says no more than silence would.
+        // A pending release of this client may be what holds the name: then "held" is no answer for who asks only once (bug 257).
         let unsettled = answer.as_ref().is_ok_and(Acquired::is_unsettled);
         // Only an answer proves that the server knows the request. The id is owed until then (bugs 6, 39).
         if answer.is_ok() && !(unsettled && once) {
@@ -630,8 +631,8 @@ impl Driver<'_> {
                 if state.remote().granted {
                     return Step::Ask;
                 }
-                // It sleeps for one that waits on. If the first asks only once, the server has not been asked for it yet.
-                // No answer counts here (`i64::MIN`): refused are only those that stand behind one that waits on.
+                // The driver sleeps only for a waiter that waits on. If the first asks only once, the server has not been asked for it yet.
+                // Waiters that ask only once and stand behind a patient one are refused by that alone: `i64::MIN` stands for no answer.
                 state.refuse_try_once(self.queue, Access::Exclusive, i64::MIN);
                 // Waiters may have left and come since it asked: it sleeps only for what its ticket asks for.
                 let first = state.first_live_waiter().map(|first| first.terms());

@@ -276,7 +276,7 @@ fn enter(
                 drop(state);
                 return Ok(Admission::Attempt(queue));
             }
-            // `is_taken` said no, so its driver has no waiter and is about to leave, or has not told the server a number: it asks first.
+            // `is_taken` said no though the driver sleeps: it has no waiter left, or must first report our number of permits. It is woken, and asks.
             Phase::WaitingRemote if once => queue.driver_wake().notify_one(),
             _ => {}
         }
@@ -550,7 +550,7 @@ impl Attempt {
         AfterAnswer::Ended(Ok(self.waits(state)))
     }
 
-    /// A driver goes on under the same ticket.
+    /// The queue goes on under the same ticket.
     fn waits(self, state: Locked<'_, QueueState>) -> FirstAttempt {
         let Attempt {
             queues,
@@ -616,8 +616,8 @@ impl Queue {
         self.go_on(queues, state, Start::Ask);
     }
 
-    /// A first attempt found the name held by another process, or the server out of reach: a driver goes on under the same
-    /// ticket, with the newcomer as the first to wait, if it waits.
+    /// A first attempt found the name held by another process, or the server out of reach. The queue takes its ticket over, with the
+    /// newcomer in front, if it waits. A driver goes on if anyone waits, or the ticket is open: else the server has nothing of us.
     fn wait_remote(
         self: &Arc<Self>,
         queues: &Arc<Queues>,
@@ -705,8 +705,7 @@ async fn sleep_until(queues: &Queues, alarm: Option<Instant>) {
 impl Drop for WaitTicket {
     fn drop(&mut self) {
         // Q5: an answer may be there, with a guard in it. Declared before the queue's lock, it is dropped after it.
-        // `until_now`: no answer had been sent when the slot closed.
-        let (until_now, _answer) = self.answered.close();
+        let (was_unanswered, _answer) = self.answered.close();
         let mut state = self.queue.lock();
         let at = state
             .waiters
@@ -719,8 +718,8 @@ impl Drop for WaitTicket {
                 }
                 at
             }
-            // Between these two locks another caller has found it gone, at the front.
-            Err(_) if until_now => 0,
+            // Between the close of its slot and this lock another task has removed it. Only the front is removed so: it was the first.
+            Err(_) if was_unanswered => 0,
             Err(_) => {
                 // It was served. A driver would check whether others wait; a holder of this process does not.
                 if matches!(state.phase, Phase::Idle | Phase::Held(_)) {

@@ -78,7 +78,7 @@ pub(crate) struct QueueState {
     pub(crate) driver: u32,
     /// Hand-offs since the server was last asked.
     pub(crate) handoffs: u32,
-    /// While the name is held: when the server was last asked. While it is given back: since when.
+    /// While the name is held, the instant at which the server was last asked; while it is given back, the instant at which that began.
     pub(crate) since: Tick,
     /// Holds that share the lock with others.
     pub(crate) shared: SharedHolds,
@@ -90,8 +90,8 @@ pub(crate) struct QueueState {
 #[derive(Debug)]
 pub(crate) enum Phase {
     Idle,
-    /// An attempt, or a driver that does not sleep, has the name. Of an attempt: alive while its caller waits for it; `None` before its
-    /// first poll, and of a driver. Both count as wanted.
+    /// An attempt, or a driver that does not sleep, has the name. `Some`: an attempt, and the `Weak` dies with its caller. `None`: a
+    /// driver, or an attempt that was not polled yet; both count as wanted.
     InFlight(Option<Weak<()>>),
     /// The last holder's lease id is being given up.
     Releasing(LeaseId),
@@ -336,8 +336,8 @@ impl Queue {
         }
     }
 
-    /// The answer to a waiter whose time is up, and that has waited since `began`: `None` only if the last that is known since
-    /// then is that another has the lock.
+    /// The answer to a waiter whose time is up, and that has waited since `began`: `None` only if the newest answer
+    /// since then is that another has the lock; a failure after it makes it an error.
     pub(crate) fn out_of_time(&self, queues: &Queues, spec: Spec, began: Tick) -> WaitResult {
         let state = self.lock();
         let remote = state.remote.as_ref();

@@ -342,9 +342,9 @@ impl Releasing {
 
     /// The server has answered: the lease id is over (B5), and the queue goes on.
     fn answered(mut self, answered: &ReleaseAnswer) -> Result<Released, Error> {
-        // "Not ours" can mean that an earlier copy of the release was carried out, or that the lease expired on the way: either
-        // way the holder had it until it let go. If neither can be, the name was taken from it. (A copy of an acquisition takes
-        // nothing away.)
+        // "Not ours" can mean that an earlier copy of the release was carried out, or that the lease expired on the way: in both cases
+        // the holder had it until it let go. If no copy was sent and the lease had not ended, the name was taken from it. (A copy of an
+        // acquisition takes nothing away.)
         let queues = &self.queue.queues;
         let may_be_repeated = self.silent.is_some() || queues.config.may_duplicate;
         let is_lost = answered.answer == ReleaseReply::NotOurs

@@ -114,9 +114,9 @@ impl Locked<'_, QueueState> {
         }
     }
 
-    /// The server says that `asked` cannot be had, in reply to a request that was sent when this many numbers had been given. Answers
-    /// the waiters that ask only once if they had come by then and want no less, or if they would overtake one that waits on. Not one
-    /// that says how many permits there are, if the server is to be told that first.
+    /// The server says that `asked` cannot be had, in reply to a request that was sent when this many numbers had been given. Refuses
+    /// a waiter that asks only once if it had come by then and wants no less, or if one that waits on stands before it. Exception: it says
+    /// how many permits there are, and the server is to be told that first.
     pub(crate) fn refuse_try_once(&mut self, queue: &Queue, asked: Access, given: i64) {
         if self.try_once == 0 {
             return;
