@@ -215,6 +215,7 @@ pub fn once<K: OncePer, F: Future>(
     interval: Duration,
     work: F,
 ) -> impl Future<Output = Result<F::Output, Error>> + use<K, F> {
+    // Both are read where the call is made, as in `enter`.
     let place = Location::caller();
     let outer = INNERMOST.try_with(Arc::clone).ok();
     let name = demand.name;

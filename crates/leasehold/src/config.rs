@@ -96,6 +96,7 @@ impl Handoff {
         Handoff {
             max_in_row,
             #[allow(clippy::cast_possible_truncation, reason = "checked in the same line")]
+            // By hand: neither `min` nor `try_from` may be called in a `const fn`.
             max_micros: if micros > u32::MAX as u128 {
                 u32::MAX
             } else {
@@ -216,6 +217,7 @@ impl Config {
         check_renewed(self.lease)?;
         if let Some(longest) = self.longest_lease {
             check_lease("longest_lease", longest)?;
+            // QB6: a server that restarted empty votes again after `longest`, and a longer lease could still be held then (bug 226).
             if longest < self.lease {
                 let limit = format!("at least the lease, which is {}", humane(self.lease));
                 return Err(Invalid::new("longest_lease", humane(longest), limit)
@@ -270,6 +272,7 @@ impl Config {
 
     /// The longest lease that any client of a quorum asks for.
     pub(crate) fn longest_lease(&self) -> Duration {
+        // Another client that says nothing may have leases of the default length (bug 226).
         let usual = self.lease.max(LEASE_DEFAULT);
         self.longest_lease.unwrap_or(usual)
     }
@@ -344,6 +347,7 @@ pub(crate) fn check_interval(interval: Duration) -> Result<Duration, Error> {
     } else if interval > LEASE_MAX {
         (no_longer_than_a_year(), "take a shorter one")
     } else {
+        // Cut as a lease is, since it becomes the length of one (`check_lease`).
         return Ok(Duration::from_millis(millis(interval)));
     };
     let invalid = Invalid::new("interval", humane(interval), limit);
@@ -417,6 +421,7 @@ fn check_server_timeout(
     operation_timeout: Duration,
     lease: Duration,
 ) -> Result<(), Error> {
+    // A renewal begins when two thirds of the lease are left, and must be over before its end.
     let third = lease / RENEWALS_PER_LEASE;
     if (LEASE_MIN..=third.min(operation_timeout)).contains(&timeout) {
         return Ok(());

@@ -100,6 +100,7 @@ impl Durability {
     }
 
     pub(crate) fn check(self) -> Result<(), Error> {
+        // `WAIT 0` waits for no replica: it would confirm what none has.
         if self != Durability::Replicas(0) {
             return Ok(());
         }

@@ -229,6 +229,7 @@ impl Counting {
             return Some(releases);
         }
         let releases = with_recorder(|recorder| {
+            // Here and not in `observer`: a program may install its recorder after its clients (bug 214).
             describe(recorder);
             let of = |outcome: &'static str| {
                 let key = Key::from_parts(RELEASES, vec![Label::new("outcome", outcome)]);

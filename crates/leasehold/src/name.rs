@@ -302,6 +302,7 @@ impl fmt::Display for Key<'_> {
 
 impl PartialEq for Name {
     fn eq(&self, other: &Name) -> bool {
+        // By the name on the server: in a multi-lock clients with different prefixes meet.
         self.wire() == other.wire()
     }
 }
@@ -367,6 +368,7 @@ fn check(what: &'static str, prefix: &str, text: &str, wire: &str) -> Result<(),
         return Err(Invalid::new(what, value, limit)
             .remedy("lock a shorter name, such as a hash of the long one"));
     }
+    // A lock under such a name would write into a key of ours: `leasehold:{x}:queue` once did (bug 79).
     if wire.starts_with(OURS_BEGIN) {
         return Err(Invalid::new(
             what,
@@ -394,6 +396,7 @@ fn one_slot(name: &str) -> bool {
         (None, None) => true,
         // The tag is what stands between the first `{` and the first `}` after it; it must not be empty.
         (Some(open), Some(close)) => close > open + 1,
+        // A `}` alone would end the hash tag of the name in braces too early.
         _ => false,
     }
 }

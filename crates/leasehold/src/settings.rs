@@ -17,6 +17,7 @@ impl<'de> Deserialize<'de> for ClientBuilder {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let settings = ClientSettings::deserialize(deserializer).map_err(|error| {
             // It repeats a text that stands in place of the settings, which may be a URL with a password.
+            // Errors of serde have no kinds: this one is told by the words of `expecting`, below.
             let is_of_another_type = error.to_string().contains(SETTINGS);
             if is_of_another_type {
                 let said = format_args!("invalid type, expected {SETTINGS}, each under its name");
@@ -293,6 +294,7 @@ struct Url(String);
 impl<'de> Deserialize<'de> for Url {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer);
+        // The error of serde would repeat the value, which may be a URL with a password (bug 276).
         text.map(Url)
             .map_err(|_| D::Error::custom("url must be a text, such as \"redis://127.0.0.1/\""))
     }
@@ -304,6 +306,7 @@ struct Urls(Vec<String>);
 impl<'de> Deserialize<'de> for Urls {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let texts = Vec::deserialize(deserializer);
+        // As of `Url`: the error would repeat what stands in place of the list (bug 276).
         texts.map(Urls).map_err(|_| {
             D::Error::custom("quorum must be a list of texts, each the URL of a server")
         })

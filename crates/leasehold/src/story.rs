@@ -172,6 +172,7 @@ impl Scope {
         token: impl FnOnce() -> u64,
     ) -> Scope {
         let make = || {
+            // Zero stands for a kind without tokens, and is no field of its span.
             let token = Some(token()).filter(|token| *token > 0);
             tracing::info_span!(
                 target: "leasehold",
@@ -316,6 +317,7 @@ pub(crate) fn lost(id: &LockId, lease: LeaseId, reason: LostReason) {
         for span in &spans {
             span.record("otel.status_code", "ERROR");
         }
+        // A line has one parent: of several spans of this lease the first gets the line, and each the status.
         if let Some(span) = spans.first() {
             tracing::warn!(target: "leasehold", parent: &**span, %name, %reason, "lease lost");
         } else {

@@ -83,6 +83,7 @@ pub(crate) trait LockSteps {
 
     /// Reads the holders of several locks, one after the other. Locks that are of another kind by now are left out.
     fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
+        // All at once, for which a Redis would keep its other clients waiting: `redis/find.rs` asks for a few at a time.
         let inspections: Vec<_> = ids.iter().map(|id| self.inspect(id.clone())).collect();
         Box::pin(async move { find::all_of(&ids, inspections).await })
     }
@@ -202,6 +203,7 @@ pub(crate) trait ServerLink {
     /// The server as all processes tell it apart from others, whichever address they use, as it said on the latest connection;
     /// `None`: it has not said so yet.
     fn identity(&self) -> Option<String> {
+        // Of memory: a server there has no run id, and all of its clients call it alike.
         Some(self.server())
     }
 
@@ -298,6 +300,7 @@ impl Acquired {
 
     /// Says of "held" that it may be no other than this client, where that is so.
     pub(crate) fn or_unsettled(mut self, may_be_ours: impl FnOnce() -> bool) -> Acquired {
+        // Of "held" only: an own lease that is being given up is no other's, of which alone `None` may tell (bugs 257, 295).
         if let Acquired::Held { unsettled, .. } = &mut self {
             *unsettled |= may_be_ours();
         }

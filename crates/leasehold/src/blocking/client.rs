@@ -138,6 +138,7 @@ impl Client {
 
 /// Where the future that connects is polled, and a client of memory lives.
 fn background_for(settings: &ClientBuilder) -> Result<BackgroundRuntime, Error> {
+    // All work of a client of memory is done on the runtime that connected. A thread has none, so it gets one.
     let background = if settings.is_of_memory() {
         BackgroundRuntime::of_memory()
     } else {
@@ -151,6 +152,7 @@ fn background_for(settings: &ClientBuilder) -> Result<BackgroundRuntime, Error> 
 
 impl From<crate::Client> for Client {
     fn from(inner: crate::Client) -> Client {
+        // Threads wait in the runtime that the async client works on: a client of memory lives on the one that connected it.
         let background = inner.background().clone();
         Client { inner, background }
     }

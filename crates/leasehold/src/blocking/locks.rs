@@ -114,6 +114,7 @@ macro_rules! once_rows {
             /// As there; and [`Error::Invalid`](crate::Error::Invalid), with nothing sent, where a tokio scheduler polls.
             #[track_caller]
             pub fn run_once_per<T>(&self, interval: Duration, work: impl FnOnce() -> T) -> Result<Option<T>, crate::Error> {
+                // The caller's runtime polls the work: in ours a task that it spawns could hold up all renewals (bug 213).
                 super::wait::wait(&self.background, self.inner.run_once_per(interval, super::wait::on_this_runtime(work)))?
             }
         })*
@@ -137,6 +138,7 @@ macro_rules! part_rows {
         })*
     };
 }
+// A read-write lock and a leased semaphore are not here: their parts say how they are held (`read_part`, `part(permits)`).
 part_rows!(Mutex FencedMutex FairMutex PlainMutex SpinMutex);
 
 blocking! {
@@ -260,6 +262,7 @@ blocking! {
 blocking! {
     /// [`leasehold::Semaphore`](crate::Semaphore) for threads: permits without a lease; a crash loses those of its process.
     Semaphore {
+        // Without leases, and without `set_permits` and `force_unlock`: the server keeps Redisson's number, and knows no holders.
         plain name() -> &str, "The name.";
         setting handoff(handoff: Handoff), "The same with another budget for passing permits on in memory.";
         setting permits(permits: u32), "The same with this many permits, where no client has set how many there are.";

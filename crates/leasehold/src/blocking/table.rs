@@ -69,6 +69,7 @@ macro_rules! never_fails {
         })*
     };
 }
+// `shutdown`, `at_risk` and `lost` fail here only: where a tokio scheduler polls, no thread may wait (`wait::check_thread`).
 never_fails!(() LostReason);
 
 /// Writes the verbs of a type: `verb` waits, `moves` waits and takes the guard, `changes` waits and goes on, `plain` never waits, `setting` gives the same lock with
@@ -101,6 +102,7 @@ macro_rules! rows {
         /// # Errors
         /// As there; and [`Error::Invalid`](crate::Error::Invalid), with nothing sent, where a tokio scheduler polls (see
         /// [the module](crate::blocking#where-it-is-refused)).
+        // The guard of a lock remembers the place in the user's code where it was asked for (`Spec::place`).
         #[track_caller]
         pub fn $name(&self, $($arg: $type),*) -> Result<$out, crate::Error> {
             crate::blocking::table::ask(&self.background, self.inner.$name($($arg),*))

@@ -276,6 +276,7 @@ impl Given {
 
 /// Refuses a lease of which the other clients of a quorum cannot know.
 fn check_lease(config: &Config) -> Result<(), Error> {
+    // Servers that forget nothing have no quarantine that a lease could outlast (QB6).
     if config.longest_lease.is_some() || config.persistent_servers || config.lease <= LEASE_DEFAULT
     {
         return Ok(());

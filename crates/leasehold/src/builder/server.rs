@@ -127,6 +127,7 @@ impl ClientBuilder {
         // What is wrong with it is told before a thread is started.
         let given = match self.given_cluster()? {
             Some(cluster) => Ok(cluster),
+            // `Err` is no failure here: it stands for a server that is no cluster.
             None => Err(self.place()?),
         };
         let background = background().map_err(|error| Error::NotSent {

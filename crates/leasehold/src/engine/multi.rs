@@ -50,6 +50,7 @@ pub(crate) async fn acquire(
     patience: Patience,
 ) -> Result<Option<Vec<Held>>, Error> {
     let until = match patience {
+        // `None`: a wait that the clock cannot count is one without an end.
         Patience::For(wait) => Instant::now().checked_add(wait),
         Patience::Once => members
             .iter()

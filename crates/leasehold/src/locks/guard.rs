@@ -183,6 +183,7 @@ impl<K> Guard<K> {
     /// An [`Instant`] stands still while the machine sleeps, so it is a deadline for timers and requests, not
     /// proof: after a pause, ask [`is_valid`](Guard::is_valid).
     pub fn valid_until(&self) -> Instant {
+        // Worked out anew in each call: an `Instant` stands still while the machine sleeps, and our clock goes on.
         Instant::now() + self.remaining()
     }
 
@@ -204,6 +205,7 @@ impl<K> Guard<K> {
     /// # Ok(()) }
     /// ```
     pub fn ensure(&self, min: Duration) -> Result<(), Error> {
+        // The check that finds the end tells it to all that wait for the loss (`Hold::standing`), not to this caller alone.
         let left = self.hold().check()?;
         if left < min {
             return Err(Error::TooShort {

@@ -178,6 +178,7 @@ impl Latch {
         if wait.is_zero() {
             return Ok(self.count().await? == 0);
         }
+        // `None`: a wait that the clock cannot count is one without an end.
         let until = Instant::now().checked_add(wait);
         self.handle
             .core()
@@ -219,6 +220,7 @@ impl Latch {
 
     async fn change(&self, step: Permits, doing: &'static str) -> Result<i64, Error> {
         let core = self.handle.core();
+        // Repeated until it is answered: the server remembers the request, and a late copy counts nothing more (bug 98).
         core.permits_once(self.id()?, step, doing).await
     }
 }

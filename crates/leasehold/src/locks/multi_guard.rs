@@ -202,6 +202,7 @@ impl MultiGuard {
         let parts: Result<Vec<_>, _> = self.parts.iter().map(Guard::reenter).collect();
         Ok(MultiGuard {
             parts: parts?,
+            // A second entry begins no span: the hold has its own already.
             scope: Scope::default(),
         })
     }

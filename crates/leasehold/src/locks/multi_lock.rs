@@ -103,6 +103,7 @@ impl MultiLock {
         });
         let parts: Result<Vec<_>, Error> = parts.collect();
         MultiLock {
+            // A part that is not valid is kept as an error, which the first use returns: so a constructor needs no `Result`.
             parts: parts.and_then(in_order),
         }
     }
@@ -264,6 +265,7 @@ impl MultiLock {
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         let parts = self.parts.clone()?;
         let all = join_all(parts.iter().map(|(handle, _)| handle.force_unlock()));
+        // Not `try_join_all`: all errors are told, and the first of them leaves no other name as it is.
         let freed: Vec<bool> = Error::all(all.await)?;
         Ok(freed.contains(&true))
     }
@@ -283,15 +285,18 @@ impl MultiLock {
         &self,
         patience: Patience,
     ) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send + 'static + use<> {
+        // Before the `async` block: in it, the place would be one in this file, and not in the user's code.
         let requests = self.requests(Location::caller());
         async move {
             let mut requests = requests?;
             for request in &mut requests {
+                // Permits have no owner, so none of them is entered again.
                 if !matches!(request.spec.access, Access::Permits(_)) {
                     // Only now, since the scope is where the future runs, not where it was made.
                     request.spec.owner = request.spec.owner.or_else(owner::scoped);
                 }
                 if request.spec.waits == Waits::InTurn {
+                    // A part that is a fair mutex is waited for by an entry of this caller, as where it is locked alone.
                     request.id = request.id.for_caller(&request.spec);
                 }
             }
@@ -300,6 +305,7 @@ impl MultiLock {
             let asking = asking::begin(parts, || Scope::of_locks(names));
             let scope = asking.as_ref().map(|asking| asking.scope());
             let acquiring = multi::acquire(&mut requests, patience);
+            // Boxed only where a subscriber wants the span: else the future of each task that waits would be larger.
             let held = if scope.is_some_and(Scope::is_wanted) {
                 Box::pin(story::around(scope, Box::pin(acquiring))).await
             } else {

@@ -154,10 +154,12 @@ macro_rules! what {
 /// Requests are about locks as the server knows them.
 impl LockSteps for Memory {
     fn acquire(&self, mut step: Acquire) -> Reply<Acquired> {
+        // A spin mutex is a mutex on the server, and all tasks that wait for a fair mutex ask for the same lock.
         step.id = step.id.on_server();
         let what = what!(Acquire, step.id, step.lease.get(), step.clone());
         let (retention, dead_after) = (self.retention, self.dead_after);
         self.step(what, move |store, client| {
+            // The store has holds apart for each kind. On a server another kind's key is in the way, and the script refuses it.
             store.check_kind(&step.id)?;
             let store = store.keep_tokens(retention).dead_after(dead_after);
             Ok(store.acquire(client, &step))
@@ -295,6 +297,7 @@ impl WakeUpSteps for Memory {
             network.send(request);
             return answer;
         }
+        // Here and not within the reply, which callers drop without a poll.
         self.server.unlisten(&self.client, id);
         Box::pin(std::future::ready(Ok(())))
     }

@@ -143,6 +143,7 @@ impl Servers {
         if started == Tick::default() || self.quarantine.is_zero() {
             return None;
         }
+        // With the margin, as clocks may differ by a percent: a lease from before the restart must have ended by then (S1).
         let over = started.after(self.quarantine + margin(self.quarantine));
         let left = over.since(self.clock.now());
         (!left.is_zero()).then_some(left)

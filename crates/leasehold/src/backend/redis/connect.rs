@@ -95,6 +95,7 @@ impl Target {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let stream = self.shake_hands(tls, progress).await?;
+            // Kept, since the redis crate takes the stream: `after_handshake` asks for the error of TLS when the login has failed.
             let broken = Arc::clone(&stream.broken);
             return Connection::new(login, stream).await.map_err(|error| {
                 let tls = tls.after_handshake(&broken, &error);
@@ -112,6 +113,7 @@ impl Target {
     ) -> Result<(SubscriptionLink, Option<Instant>), NoConnection> {
         let mut login = self.login(progress).await?;
         let mut made = self.subscriptions_as(&login.settings, progress).await;
+        // A password may be changed between the provider's answer and the login: it is asked once more, and then the refusal stands.
         if self.may_be_outdated(&made) {
             login = self.login(progress).await?;
             made = self.subscriptions_as(&login.settings, progress).await;
@@ -155,6 +157,7 @@ impl Target {
         let stream = self.tcp().await.map_err(RedisError::from)?;
         progress.shaking_hands.store(true, Ordering::Relaxed);
         let link = tokio::select! {
+            // In this order: a handshake that has succeeded counts, no matter what came on the other connection.
             biased;
             link = tls.shake_hands(stream) => link,
             () = self.speaks_plainly() => Err(TlsTrouble::NotTls),

@@ -197,6 +197,7 @@ impl ScriptRunner {
         let call = if self.asks { call.asking() } else { call };
         Box::pin(async move {
             let reply = commands.call(call).await?;
+            // A reply of the wrong shape is final: the request was carried out, and another try gets the same (`classify`).
             read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))
         })
     }
@@ -233,6 +234,7 @@ impl ScriptRunner {
         let commands = Arc::clone(&self.commands);
         Box::pin(async move {
             let mut ask = redis::cmd("PUBSUB");
+            // The server answers with the channel, and its count behind it: so the last value counts.
             ask.arg("NUMSUB").arg(channel);
             let answer = commands.command(&ask).await?;
             Ok(match answer {

@@ -53,6 +53,7 @@ impl Sharding {
         let mut text = script.to_owned();
         if self == Sharding::Sharded {
             for (classic, sharded) in WORDS {
+                // With the quotes of a command. A test of the scripts makes sure that neither word stands there without them.
                 text = text.replace(classic, sharded);
             }
         }
@@ -90,6 +91,7 @@ impl Chosen {
 
     /// Counts once.
     pub(super) fn choose(&self, sharding: Sharding) {
+        // Two nodes may be asked at once. The first answer stays: scripts and subscriptions would else use different channels.
         let _ = self.0.set(sharding);
     }
 

@@ -108,6 +108,7 @@ fn redis(
             config,
             received_by,
         )),
+        // A cluster repeats releases above its nodes. A single server of a world restarts empty, and has nothing to give back.
         repeats: None,
         restarts: RestartLog::new(sink, Silence::default()),
         durable: None,
@@ -137,6 +138,7 @@ pub(crate) fn simulated_cluster(
 ) -> Cluster {
     join(scripts, client, config, &sink);
     let config = Config {
+        // No node of a world is asked which channels it knows (`ScriptRunner::choose`), so the choice is made here.
         sharded_channels: Some(true),
         ..config.clone()
     };
@@ -250,6 +252,7 @@ impl fmt::Debug for Simulated {
 
 impl LockSteps for Simulated {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
+        // Snapshots look at the locks that are known, and at no others (`Scripts::snapshot`): before the request can change anything.
         self.scripts.knows(&step.id);
         both!(self, acquire, step)
     }
@@ -302,6 +305,7 @@ impl WakeUpSteps for Simulated {
     }
 
     fn unlisten(&self, id: &LockId) -> Reply<()> {
+        // Not by `both`, which sends at the first poll: callers drop this reply without one.
         let mut twin = self.scripts.catch(|| self.memory.unlisten(id));
         let answer = self.redis.unlisten(id);
         self.send(&mut twin);
@@ -328,6 +332,7 @@ impl FencedSteps for Simulated {
 
 impl ServerLink for Simulated {
     fn show(&self, lasts_ms: u64) -> Reply<()> {
+        // Labels stand in the memory store alone: a runner without connections writes none (`ScriptRunner::show`).
         self.memory.show(lasts_ms)
     }
 
@@ -368,6 +373,7 @@ impl KeyspaceInspector for KeyInspector {
     }
 
     fn inspect(&self, id: &LockId, now: Duration, seen: &mut Snapshot) {
+        // Ready at its first poll: on `Transport::AtOnce` a call is carried out where it is made.
         let found = wire(id.kind).inspect(&self.runner, id.clone());
         let Some(Ok(found)) = found.now_or_never() else {
             return;
@@ -386,6 +392,7 @@ impl KeyspaceInspector for KeyInspector {
         }
         for entry in found.queue {
             if let Some((client, lease)) = self.owner(id, entry.access, &entry.owner) {
+                // The scripts of a fair mutex note so since when a waiter has not been heard (`fair_mutex/line.lua`).
                 let silent = [b"?", entry.owner.as_bytes()].concat();
                 let entry = (id.name.shared(), client, lease);
                 if id.kind == LockKind::FairMutex && self.has_field(id, silent) {
@@ -415,6 +422,7 @@ impl KeyspaceInspector for KeyInspector {
 
     fn open(&self, id: &LockId) {
         let once = Once {
+            // An operator sends no second copy for which the server would have to keep the answer.
             number: LeaseId::from(0),
             keep_ms: 1,
         };
@@ -430,6 +438,7 @@ impl KeyInspector {
         };
         let key = id.entries_key().to_string().into_bytes();
         let asked = "return redis.call('HEXISTS', KEYS[1], ARGV[1])";
+        // Not `call`, which forgets the last snapshot: this changes no key.
         scripts.peek(asked, &[key], &[field]) == Ok(Value::Int(1))
     }
 
@@ -444,6 +453,7 @@ impl KeyInspector {
     fn owner(&self, id: &LockId, access: Access, owner: &str) -> Option<(Arc<str>, u64)> {
         let mut clients = self.scripts()?.clients().into_iter();
         if let Some((client, rest)) = owner.split_once(':') {
+            // Behind a writer's lease id its field goes on with `:write`.
             let digits = rest.split(':').next()?;
             let client = clients.find(|known| *on_wire(known) == *client)?;
             return Some((client, digits.parse().ok()?));

@@ -125,6 +125,7 @@ impl Target {
             address::check_host(host)?;
         }
         let database = info.redis_settings().db();
+        // The redis crate sends a negative number as it is (bug 139).
         if database < 0 {
             let limit = "at least 0, as in redis://127.0.0.1:6379/0";
             return Err(
@@ -204,11 +205,13 @@ fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
     };
     let mut seen = Vec::with_capacity(known.len());
     for (name, _) in url.query_pairs() {
+        // The redis crate passes over a parameter that it does not know: `?db=3` locked in database 0 (bug 118).
         if !known.contains(&&*name) {
             return Err(Invalid::new("a parameter of the url", "unknown", limit)
                 .remedy("the number of a database stands behind the port, as in redis://127.0.0.1:6379/3, or is db of a Unix socket; in a password write & as %26")
                 .into());
         }
+        // Of two it takes one without a word (bug 139).
         if seen.contains(&name) {
             let twice = format!("{name:?} twice");
             return Err(Invalid::new("a parameter of the url", twice, "given once")

@@ -93,6 +93,7 @@ pub(super) enum TlsTrouble {
 impl TlsTrouble {
     /// Whether another attempt may succeed although nothing was repaired.
     pub(super) fn may_pass(&self) -> bool {
+        // A TLS proxy hangs up so while the server behind it is not up yet (bug 123).
         matches!(
             self,
             TlsTrouble::Closed(_) | TlsTrouble::ClosedAfterAsking(_) | TlsTrouble::Garbled
@@ -103,6 +104,7 @@ impl TlsTrouble {
         match cause {
             rustls::Error::InvalidCertificate(error) => TlsTrouble::of_certificate(error),
             rustls::Error::AlertReceived(alert) => TlsTrouble::of_alert(*alert, Showed::NotAsked),
+            // In a handshake alone: where the server spoke TLS before, `TlsDialler` and `TlsLink` make `Garbled` of it first.
             rustls::Error::InvalidMessage(_) => TlsTrouble::NotTls,
             rustls::Error::PeerIncompatible(why) => TlsTrouble::Incompatible(format!("{why:?}")),
             other => TlsTrouble::Failed(other.to_string()),
@@ -136,8 +138,10 @@ impl TlsTrouble {
             CertificateError::NotValidYet => TlsTrouble::NotYetValid {
                 until: String::new(),
             },
+            // Only the dialler knows whose roots were asked, and gives this answer itself in a handshake (`TlsDialler::trouble`).
             CertificateError::UnknownIssuer => TlsTrouble::UnknownAuthority { of_system: false },
             // What `openssl req -x509` makes, where it is used as it is.
+            // The type of this error is of webpki, which is no dependency of ours: its words tell it.
             CertificateError::Other(other)
                 if format!("{other:?}").contains("CaUsedAsEndEntity") =>
             {

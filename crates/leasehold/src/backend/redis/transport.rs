@@ -82,6 +82,7 @@ impl NodeWay {
         let way = Arc::clone(self);
         Box::pin(async move {
             let answer = in_time(way.timeout, answer).await;
+            // A connection that breaks is ambiguous, too, but of that the network tells by itself (`is_cut`).
             let is_silent = matches!(&answer, Err(Failure::Ambiguous(cause)) if cause.is::<tokio::time::error::Elapsed>());
             way.is_silent.store(is_silent, Ordering::Relaxed);
             answer
@@ -147,6 +148,7 @@ impl Transport {
             let reply = match at {
                 None => scripts.call(script, &keys, &args),
                 Some((node, asks)) => {
+                    // All keys of a lock are in the slot of its name, so the first of them decides.
                     let slot = slot(&String::from_utf8_lossy(&keys[0]));
                     scripts.call_at(node, slot, asks, script, &keys, &args)
                 }
@@ -154,12 +156,14 @@ impl Transport {
             let reply = reply.map_err(|error| classify(as_read(&error)))?;
             read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))
         };
+        // Only a node is told what a call is about. A request to one server has the words of its twin (`Request::on_keys`).
         let about = match self {
             Transport::Node(way) => way.about.lock().take(),
             _ => None,
         };
         let about = about.unwrap_or_else(|| About::nothing(Kind::Inspect));
         let transport = self.clone();
+        // The first poll sends it, not this call: `Simulated::both` then finds the step beside the request of its twin.
         Box::pin(async move { transport.carry(about, carry_out).await })
     }
 
@@ -194,6 +198,7 @@ impl Transport {
 
 /// An error as it comes from a connection.
 pub(super) fn as_read(error: &str) -> RedisError {
+    // The parser of redis-rs reads it: `classify` goes by the kinds and codes that this gives to the words of a real server.
     let line = format!("-{}\r\n", error.replace(['\r', '\n'], " "));
     let read = redis::parse_redis_value(line.as_bytes()).and_then(Value::extract_error);
     read.err()

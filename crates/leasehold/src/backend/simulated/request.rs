@@ -131,6 +131,7 @@ struct Sent<T, F> {
 impl<T, F> Step for Sent<T, F>
 where
     T: Clone + fmt::Debug + Send + 'static,
+    // Not `FnOnce`: the network may have a request carried out several times.
     F: Fn(&mut Store, Option<&Scripts>) -> Result<T, Failure> + Send,
 {
     fn execute(&self, store: &mut Store, scripts: Option<&Scripts>) -> Answer {
@@ -141,6 +142,7 @@ where
             deliver: Box::new(move || {
                 // A request may be carried out several times: the answer that arrives first is heard.
                 if let Some(awaited) = awaited.lock().take() {
+                    // The caller may have gone meanwhile. No task is left then that could be told.
                     let _ = awaited.send(answer);
                 }
             }),
@@ -152,6 +154,7 @@ where
             NoAnswer::NotSent => Failure::NotSent(Arc::new(Unconnected)),
             NoAnswer::Ambiguous => Failure::Ambiguous(Arc::new(Unconnected)),
         };
+        // A copy of it may have been answered before: the client has that answer, and keeps it.
         if let Some(awaited) = self.awaited.lock().take() {
             let _ = awaited.send(Err(failure));
         }
@@ -159,6 +162,7 @@ where
 
     fn is_awaited(&self) -> bool {
         let awaited = self.awaited.lock();
+        // A client that gives a call up drops the receiver, and tells the network nothing of it.
         awaited.as_ref().is_some_and(|sender| !sender.is_closed())
     }
 }

@@ -288,6 +288,7 @@ impl Scripts {
         for channel in channels {
             if let Some(ids) = listener.ids.get_mut(channel) {
                 ids.retain(|heard| heard != id);
+                // Kinds of one name share channels, and a channel is left when the last of them stops waiting (bug 229).
                 if ids.is_empty() {
                     listener.ids.remove(channel);
                     self.keys.lock().unsubscribe(client, channel);
@@ -387,6 +388,7 @@ impl Scripts {
     /// A client of another library takes a name for so many milliseconds, or (0) gives it back.
     /// Whether it has it then, or had it.
     pub(crate) fn visit(&self, id: &LockId, lease: Option<Duration>) -> bool {
+        // As other libraries take and give back a plain lock: without a word to those that wait.
         let visit = "if ARGV[1] ~= '0' then return redis.call('SET', KEYS[1], 'visitor', 'NX', 'PX', ARGV[1]) \
              elseif redis.call('GET', KEYS[1]) == 'visitor' then return redis.call('DEL', KEYS[1]) end";
         let ms = lease.map_or(0, |lease| lease.as_millis().max(1));
@@ -509,6 +511,7 @@ impl Step for Both {
     }
 
     fn fail(&self, how: NoAnswer) {
+        // No caller waits for the twin: its reply was dropped once its request was caught (`Simulated::both`).
         self.on_keys.fail(how);
     }
 

@@ -270,6 +270,7 @@ impl FairQueue {
     pub(crate) async fn held_by_another(&self, task: u64) {
         loop {
             let mut changed = pin!(self.changed.notified());
+            // Registered before the look, as in `released`.
             changed.as_mut().enable();
             let held = |queue: &Arc<Queue>| queue.id.task() != task && queue.lock().phase.is_held();
             if self.in_order().any(|queue| held(&queue)) {
@@ -293,6 +294,7 @@ impl FairQueue {
         let mut state = self.state.lock();
         state.parts = 1;
         if waiting.len() > KEPT_AT_ONCE {
+            // The first of all is in each part, and takes one place there.
             let most = KEPT_AT_ONCE - 1;
             state.parts = u32::try_from(waiting.len().div_ceil(most)).unwrap_or(u32::MAX);
             let behind = &mut waiting[1..];

@@ -170,6 +170,7 @@ impl Queues {
 
     /// Takes a queue out of the map. Call under the queue's lock (Q3).
     pub(crate) fn remove(&self, queue: &Arc<Queue>) {
+        // Only this very queue: a new one may have the name by now, as in `FairQueue::remove`.
         let mut shard = self.shard(&queue.id).lock();
         if shard
             .get(&queue.id)

@@ -126,6 +126,7 @@ impl MemoryServer {
             if let Some(scripts) = self.scripts() {
                 scripts.set_number(&id, permits);
             }
+            // The twin is changed as well: its answers would differ from here on (`Scripts::compare`).
             self.0.store.lock().permits.insert(id, permits);
         }
     }
@@ -142,6 +143,7 @@ impl MemoryServer {
             let ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
             // In whole milliseconds, so that both stores end the visit at the same moment.
             let lease = ms.map(|ms| Duration::from_millis(ms.max(1)));
+            // Both have the visitor, or the answers of the twin would differ from here on.
             self.0.store.lock().visit(&id, lease);
             scripts.visit(&id, lease)
         })
@@ -194,6 +196,7 @@ impl MemoryServer {
         let slot_of_it = slot(name);
         let from = cluster.owner(slot_of_it);
         cluster.move_slot(slot_of_it, to, know);
+        // A node ends the sharded subscriptions of a slot that it gives away, and tells those that listen.
         if from != to {
             scripts.move_slots(|id| slot(id.name.wire()) == slot_of_it);
         }
@@ -275,6 +278,7 @@ impl MemoryServer {
     /// The client is connected to it again, and finds that it has restarted without its data.
     #[doc(hidden)]
     pub fn tell_restart(&self, client: &str) {
+        // Told without the lock of the store: a sink calls the engine, which may ask this server at once.
         let clients = self.0.store.lock().clients();
         if let Some(client) = clients.iter().find(|its| &*its.client == client) {
             client.sink.restarted(Restarted::All);

@@ -58,6 +58,7 @@ impl Store {
         }
         self.held.retain(|_, held| !held.is_empty());
         self.clock = now;
+        // Tokens count microseconds, which the clock of the leases has lost here.
         self.fences.epoch = micros;
     }
 
@@ -99,6 +100,7 @@ impl Store {
     }
 
     pub(crate) fn held(&self, id: &LockId) -> Vec<Held> {
+        // A visitor of another library has no guard whose end the simulation could compare.
         let ours = self.held_by(id).iter().filter(|held| !held.is_foreign());
         let held = ours.map(|held| Held {
             name: id.name.shared(),
@@ -205,6 +207,7 @@ impl Store {
                 }
             }
         }
+        // In one order, or a seed would play another schedule in each run (bug 180).
         hints.sort_by(|a, b| a.name.cmp(&b.name));
         hints
     }

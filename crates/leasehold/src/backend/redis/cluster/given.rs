@@ -55,6 +55,7 @@ impl GivenCluster {
 
     /// From the settings of a program.
     pub(crate) fn of(given: &ClusterNodes, login: &Login) -> Result<GivenCluster, Error> {
+        // Hosts come without a scheme here: settings for TLS say that the nodes speak it.
         #[cfg(feature = "tls")]
         let scheme = login.tls.as_ref().map_or("redis", |_| "rediss");
         #[cfg(not(feature = "tls"))]
@@ -107,6 +108,7 @@ fn no_host() -> Error {
 /// As a URL, without secrets.
 impl fmt::Display for GivenCluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Shown as Redis also where the URL said Valkey: the two schemes mean the same.
         let scheme = if self.target.speaks_tls() {
             "rediss"
         } else {

@@ -307,6 +307,7 @@ impl LockSteps for Cluster {
         // As in `release`: the engine knows whether this client listens, not at which node.
         step.listening = false;
         let name = step.id.name.clone();
+        // A node that is getting the slot may have a part of the keys, and a step that changes them would take the rest for none.
         self.patient(&name, AskRule::Never, move |redis| {
             redis.count(step.clone())
         })

@@ -75,6 +75,7 @@ pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<SlotRange>
         Some(SlotRange {
             first: slot(first)?,
             last: slot(last)?,
+            // A node that has lost its address is listed with port 0, and must not be looked for there (bug 255).
             owner: Some(address(nodes.first()?, answered)?).filter(|(_, port)| *port != 0),
             ids: nodes.iter().filter_map(id).collect(),
         })
@@ -107,6 +108,7 @@ fn address(node: &Value, (answered, _): &Address) -> Option<Address> {
 fn number(more: &Value) -> Option<String> {
     let pairs: Vec<String> = match more {
         Value::Array(pairs) => pairs.iter().filter_map(text).collect(),
+        // By RESP3 a server answers with a map, which RESP2 flattens into a list.
         Value::Map(pairs) => {
             let both = pairs.iter().flat_map(|(name, value)| [name, value]);
             both.filter_map(text).collect()

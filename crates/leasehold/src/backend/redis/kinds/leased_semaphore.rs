@@ -86,6 +86,7 @@ impl Call {
     /// The id of the first permit of a hold, in the form in which this client writes those.
     fn permit(self, runner: &ScriptRunner, lease: LeaseId) -> Call {
         let id = PermitId::first(&runner.client, lease);
+        // Redisson before 3.17 finds a permit by its digits alone (bug 285).
         if runner.text_permit_ids {
             self.text(id.hex())
         } else {
@@ -202,6 +203,7 @@ impl Wire for LeasedSemaphoreWire {
     fn permits(&self, runner: &ScriptRunner, id: LockId, step: Permits, _once: Once) -> Reply<i64> {
         let (what, number) = match step {
             Permits::Drain => ("drain", 0),
+            // The last two are steps of a latch, and no handle of this kind sends them.
             Permits::Available | Permits::CountDown(_) | Permits::Delete => ("available", 0),
             Permits::TrySet(permits) => ("try_set", i64::from(permits)),
             Permits::Set(permits) => ("set", i64::from(permits)),

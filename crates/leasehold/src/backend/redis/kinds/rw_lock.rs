@@ -159,11 +159,13 @@ impl Wire for RwLockWire {
             .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
+            // Not one key: the script asks for the tombstone of each entry that it may pass the lock to (B4).
             .text(id.gone_prefix())
             .text(Field::of(runner, step.access, step.lease))
             .arg(step.lease_ms)
             .arg(step.entry.map_or(0, |entry| entry.ask))
             .arg(step.entry.map_or(0, |entry| entry.keep_ms))
+            // The script puts the client of an entry behind it.
             .text(id.grant_channel(""))
             .text(channel(&id.name))
             .kept_by(&RENEW, &RELEASE);

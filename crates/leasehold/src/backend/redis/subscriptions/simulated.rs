@@ -66,6 +66,7 @@ impl SimulatedConnection {
         counted: &Arc<ChannelListeners>,
     ) -> SimulatedConnection {
         let listener = match transport {
+            // A client has a connection of its own at each node, which counts and ends as a listener there.
             Transport::Node(way) => format!("{client}@{}", way.node).into(),
             _ => Arc::clone(client),
         };
@@ -134,7 +135,9 @@ impl SimulatedConnection {
         let about = self.about(Kind::Unlisten, id);
         let (id, connection) = (id.clone(), Arc::clone(self));
         let channels = wire(id.kind).channels(&id, &self.on_wire);
+        // Taken now: a subscription that begins before the network carries this out is another, and goes on.
         let order = self.hears.counted.order(&id);
+        // Not within a future, as `listen` is: callers drop this reply without a poll.
         self.transport.carry(about, move |scripts| {
             scripts.unsubscribe(&connection.listener, &id, &channels);
             connection.hears.counted.end(&id, order);
