@@ -49,7 +49,7 @@ impl Failure {
     /// what became of it. Whether another try gets the same is asked before: [`is_final`](Failure::is_final).
     pub(crate) fn after_silence(self, silent: bool) -> Failure {
         match self {
-            // Nothing of this client is asked any more: its callers learn that, whatever else is open.
+            // Nothing of this client is asked any more: its callers learn that first.
             Failure::Rejected(cause) if cause.is::<ThreadGone>() => Failure::Rejected(cause),
             other if silent => Failure::Ambiguous(Arc::clone(other.cause())),
             other => other,

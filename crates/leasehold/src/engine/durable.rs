@@ -133,7 +133,7 @@ async fn acknowledge(hold: &Arc<Hold>) -> Result<Option<Missed>, Cause> {
         };
         match said.renewal {
             // The caller of this checks the hold next, and answers with the loss.
-            Renewal::Lost => hold.lose(hold.not_ours()),
+            Renewal::Lost if hold.answered_not_ours(sent) => {}
             Renewal::Extended => {
                 hold.note_acknowledged(&said);
                 if said.believed(env.config.unmet) == Renewal::Extended {

@@ -169,7 +169,7 @@ impl Ticket {
         })
     }
 
-    /// The verdict on a failure: an unanswered copy leaves the outcome open, whatever became of a later one (bug 309).
+    /// The verdict on a failure: an unanswered copy leaves the outcome open, also if a later one was refused (bug 309).
     pub(crate) fn verdict(&self, failure: Failure) -> Failure {
         failure.after_silence(self.copies || self.silences > 0)
     }

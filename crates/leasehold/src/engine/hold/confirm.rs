@@ -22,7 +22,9 @@ impl Hold {
             .map_err(|failure| failure.into_read_error(format!("verify {:?}", self.id().name)))?;
         match left {
             Some(_) => self.confirm(sent),
-            None => self.lose(self.not_ours()),
+            None => {
+                self.answered_not_ours(sent);
+            }
         }
         // The server's own end is not what this hold rests on.
         if !self.durability.is_primary() && self.env().config.unmet == Unmet::GiveBack {
@@ -44,7 +46,9 @@ impl Hold {
         match self.ask(lease).await {
             // B1, B2: what the server states in this reply, or later.
             Ok((Some(remaining), sent)) => drop(self.extended(remaining, sent)),
-            Ok((None, _)) => self.lose(self.not_ours()),
+            Ok((None, sent)) => {
+                self.answered_not_ours(sent);
+            }
             Err(failure) => {
                 // The request may have been carried out: the server then holds the name for the longer of the two.
                 let doing = format!("extend the lease on {:?}", self.id().name);
@@ -60,8 +64,16 @@ impl Hold {
     /// Has the server that is there now keep it for as long as one before it has said (B1).
     pub(super) async fn restore(self: Arc<Self>) {
         match self.ask(Duration::ZERO).await {
-            Ok((Some(remaining), sent)) => drop(self.extended(remaining, sent)),
-            Ok((None, _)) => self.lose(self.not_ours()),
+            Ok((Some(remaining), sent)) => {
+                // B1: no more is believed than it says; nor more than before, or a fixed lease would never end where each reconnect counts
+                // as a restart (bug 311).
+                let believed = self.env().config.believed(self.spec().access, remaining);
+                self.term.shorten(lease::valid_until(sent, believed));
+                let _ = self.extended(Duration::ZERO, sent);
+            }
+            Ok((None, sent)) => {
+                self.answered_not_ours(sent);
+            }
             // It is not confirmed still, and so verified once more.
             Err(_) => {
                 let pause = self.env().config.operation_timeout / 8;
@@ -98,8 +110,8 @@ impl Hold {
                 lease_ms: millis(lease),
             };
             let left = self.env().backend.extend(step).await?;
-            // The server of before may have said that it is ours. It is asked of the present one, once for each restart (bug 300).
-            if left.is_none() || !self.is_from_before(sent) {
+            // The server of before may have said so. The present one is asked, once for each restart (bugs 300, 310).
+            if !self.is_from_before(sent) {
                 return Ok((left, sent));
             }
         }

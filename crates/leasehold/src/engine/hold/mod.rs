@@ -571,6 +571,19 @@ impl Hold {
         }
     }
 
+    /// The answer to a request that was sent at `sent`: the hold is not ours. Whether that counts, and the hold is lost: a server that was
+    /// replaced since says nothing of what its successor has, which is asked instead.
+    pub(crate) fn answered_not_ours(self: &Arc<Self>, sent: Tick) -> bool {
+        // A primary that stood still answers what lay in its socket, and its own copy of the lease has expired meanwhile (bug 310).
+        let counts = !self.is_from_before(sent);
+        if counts {
+            self.lose(self.not_ours());
+        } else {
+            self.verify_soon();
+        }
+        counts
+    }
+
     /// Ends the hold as lost, unless it has ended before.
     pub(crate) fn lose(self: &Arc<Self>, reason: LostReason) {
         if self.term.end(End::Lost(reason)) {
@@ -747,7 +760,9 @@ impl Hold {
                 let every = self.extended(Duration::from_millis(asked.lease_ms), sent);
                 return every.map(Onward::Again);
             }
-            Renewal::Lost => self.lose(self.not_ours()),
+            Renewal::Lost => {
+                self.answered_not_ours(sent);
+            }
             Renewal::Unknown | Renewal::Shortened(_) => {
                 if let Renewal::Shortened(within) = renewal {
                     self.term.shorten(lease::valid_until(sent, within));

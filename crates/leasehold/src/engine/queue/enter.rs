@@ -338,10 +338,11 @@ async fn tell_count(queues: Arc<Queues>, hold: Arc<Hold>, patience: Patience) ->
     let mut silent = false;
     let began = queues.clock.now();
     loop {
+        let sent = queues.clock.now();
         let failure = match write_count(&queues, &hold).await {
             Ok(Counted::Written | Counted::OthersWait) => break,
             Ok(Counted::NotOurs) => {
-                hold.lose(hold.not_ours());
+                hold.answered_not_ours(sent);
                 break;
             }
             Err(failure) => failure,
@@ -617,7 +618,7 @@ impl Queue {
     }
 
     /// A first attempt found the name held by another process, or the server out of reach. The queue takes its ticket over, with the
-    /// newcomer in front, if it waits. A driver goes on if anyone waits, or the ticket is open: else the server has nothing of us.
+    /// newcomer in front, if it waits. A driver goes on if a caller waits, or the ticket is open: else the server has nothing of us.
     fn wait_remote(
         self: &Arc<Self>,
         queues: &Arc<Queues>,

@@ -676,13 +676,11 @@ impl Downgrading {
             lease: hold.lease,
             holds: hold.counted(),
         };
+        let sent = queues.clock.now();
         match queues.backend.downgrade(step).await {
             Ok(true) => true,
             // The lease id reads in this process already, so no guard of it can have written since (bug 199).
-            Ok(false) => {
-                hold.lose(hold.not_ours());
-                true
-            }
+            Ok(false) => hold.answered_not_ours(sent),
             Err(failure) if failure.is_final() => {
                 user_callback::catch_panic(|| {
                     tracing::warn!(target: "leasehold", name = %hold.id().name, cause = %failure.cause(), "not downgraded: others wait for its release");

@@ -498,7 +498,7 @@ pub(crate) async fn ask_to_join(
     match write_count(queues, &hold).await {
         Ok(Counted::Written) if hold.standing().is_ok() => {}
         Ok(Counted::NotOurs) => {
-            hold.lose(hold.not_ours());
+            hold.answered_not_ours(asked);
             return None;
         }
         // A writer waits; or there is no usable answer, which the next request says as well.

@@ -22,7 +22,8 @@ use crate::{
 #[error("no answer within {}", about(*.0))]
 pub(super) struct Late(pub(super) Duration);
 
-/// All have been asked about again. An answer that a hold is not ours counts, however late it is heard.
+/// All have been asked about again. An answer that a hold is not ours counts, however late it is heard, unless
+/// the server was replaced since.
 pub(super) async fn late(
     due: Vec<(Due, Weak<Hold>)>,
     answer: impl Future<Output = Result<(Vec<Renewal>, Vec<Confirmation>), Failure>>,
