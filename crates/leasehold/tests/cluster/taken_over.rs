@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, LostReason, Released};
+use leasehold::{Client, LostReason, MutexGuard, Released};
 use leasehold_testkit::{Cluster, ClusterSettings, Failover};
 
 use super::{flavors, names_at};
@@ -42,6 +42,44 @@ async fn what_was_given_back_at_a_primary_that_had_been_replaced_is_given_back()
             println!("{flavor}, round {round}: {released:?}, and free after {took:?}");
             assert!(took < Duration::from_secs(4), "{took:?}");
             assert_eq!(last.release().await.unwrap(), Released::Freed);
+            cluster.settle();
+        }
+    }
+}
+
+/// A primary stands still with renewals in its socket until the leases that it knows are over. Then it says that nobody has them, and its
+/// successor has renewed them meanwhile (bug 310).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_primary_that_was_replaced_has_forgotten_loses_no_hold() {
+    const LEASE: Duration = Duration::from_secs(4);
+    for flavor in flavors() {
+        let mut cluster = Cluster::start(flavor);
+        for _ in 0..few_or(2, 10) {
+            let primary = cluster.primaries()[0];
+            let client = Client::builder().url(cluster.url()).lease(LEASE);
+            // Its renewals wait for longer than the failover takes, and it hears soon of that.
+            let client = client.operation_timeout(LEASE * 3 / 4);
+            let client = client.scan_interval(LEASE / 8).connect().await.unwrap();
+            let mut guards = Vec::new();
+            for name in names_at(&cluster, primary, 20) {
+                guards.push(client.mutex(&name).lock().await.unwrap());
+                tokio::time::sleep(LEASE / 60).await;
+            }
+            // The replica has them by then.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let over = Instant::now() + LEASE;
+            cluster.freeze(primary);
+            cluster.wait_for_successor(primary);
+            tokio::time::sleep(over.saturating_duration_since(Instant::now())).await;
+            guards.retain(MutexGuard::is_valid);
+            cluster.thaw(primary);
+            // Each of its answers is there by then.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            println!("{flavor}: {} were renewed", guards.len());
+            for guard in &guards {
+                assert!(guard.is_valid(), "{flavor}: {:?}", guard.lost().await);
+            }
+            drop(guards);
             cluster.settle();
         }
     }

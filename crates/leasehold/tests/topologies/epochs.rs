@@ -217,6 +217,39 @@ async fn where_the_server_does_not_say_its_epoch_each_reconnect_verifies() {
     }
 }
 
+/// Each reconnect may have led to another server, which is asked for as much as is believed, and not for more (bug 311).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_the_server_does_not_say_its_epoch_a_fixed_lease_ends_all_the_same() {
+    const LONGER: Duration = Duration::from_secs(600);
+    for flavor in Flavor::available() {
+        let user = [
+            "--user", "worker", "on", ">pw", "~*", "&*", "+@all", "-info",
+        ];
+        let server = Server::start_with(flavor, &user);
+        let url = format!("redis://worker:pw@{}/", server.addr());
+        let client = Client::connect(&url).await.unwrap();
+        let fixed = client.mutex("fixed").fixed_lease(SOON);
+        let guard = fixed.lock().await.unwrap();
+        guard.extend(LONGER).await.unwrap();
+        let began = Instant::now();
+        let believed = guard.remaining();
+        let scripts = || server.calls().get("evalsha").copied().unwrap_or_default();
+        for _ in 0..10 {
+            let before = scripts();
+            server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            wait_until_async(SOON, "it is verified", || scripts() > before + 1).await;
+        }
+        let since = began.elapsed();
+        let there = Duration::from_millis(int(&server, &["PTTL", "fixed"]).try_into().unwrap());
+        assert!(
+            guard.remaining() <= believed.saturating_sub(since),
+            "{flavor}"
+        );
+        assert!(there + since < LONGER + LONGER / 50, "{flavor}: {there:?}");
+        assert!(guard.remaining() <= there, "{flavor}: {there:?}");
+    }
+}
+
 /// The subscription leads to a server that hears and is not counted, or that is told nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_subscription_is_made_anew_at_a_server_that_was_a_replica_meanwhile() {
