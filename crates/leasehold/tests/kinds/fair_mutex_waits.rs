@@ -193,9 +193,9 @@ async fn a_waiter_that_is_served_though_it_is_deaf_leaves_no_subscription() {
 #[tokio::test]
 async fn thousands_of_dead_waiters_stop_the_server_for_no_longer_than_it_takes_to_pass_them() {
     const DEAD: u64 = 30_000;
+    const MOST: Duration = Duration::from_millis(1_500);
     for server in servers() {
         let client = Client::connect(&server.url()).await.unwrap();
-        let guard = client.fair_mutex(NAME).lock().await.unwrap();
         // As clients of ours leave them that died 6 s ago.
         let die = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000) \
                    for i = 1, tonumber(ARGV[1]) do \
@@ -206,21 +206,25 @@ async fn thousands_of_dead_waiters_stop_the_server_for_no_longer_than_it_takes_t
         let keys_of_it = ["redisson_lock_queue:{name}", "redisson_lock_timeout:{name}"];
         let places = "leasehold:{name}:fair:places";
         let dead = DEAD.to_string();
-        server.cli(&[
-            "EVAL",
-            die,
-            "3",
-            keys_of_it[0],
-            keys_of_it[1],
-            places,
-            &dead,
-        ]);
-        let begun = Instant::now();
-        guard.release().await.unwrap();
-        let took = begun.elapsed();
-        println!("{}: {took:?}", server.flavor());
-        assert_eq!(line(&server), [""; 0]);
-        assert!(took < Duration::from_millis(1_500), "{took:?}");
+        unless_late_async("they are passed", MOST, async || {
+            let guard = client.fair_mutex(NAME).lock().await.unwrap();
+            server.cli(&[
+                "EVAL",
+                die,
+                "3",
+                keys_of_it[0],
+                keys_of_it[1],
+                places,
+                &dead,
+            ]);
+            let begun = Instant::now();
+            guard.release().await.unwrap();
+            let took = begun.elapsed();
+            println!("{}: {took:?}", server.flavor());
+            assert_eq!(line(&server), [""; 0]);
+            in_time(took, MOST)
+        })
+        .await;
         wait_until_idle(&client).await;
     }
 }

@@ -605,7 +605,7 @@ async fn a_user_with_the_documented_permissions_can_read_and_write() {
             guards.push(soon("a reader", reader).await.unwrap().unwrap());
         }
         // A waiter that gives up, and an unlocking by force.
-        let waits = three.try_write_for(Duration::from_millis(50)).await;
+        let waits = three.try_write_for(Duration::from_millis(500)).await;
         assert!(waits.unwrap().is_none());
         assert_eq!(one.status().await.unwrap().holders.len(), 2);
         assert!(three.force_unlock().await.unwrap());
