@@ -549,6 +549,8 @@ impl Hold {
     pub(crate) fn doubt(self: &Arc<Self>, at: Tick) {
         // The mark comes first: the check may begin at once, and must find it.
         self.doubted.store(true, Ordering::Release);
+        // A check finds its end, too, and there is only one on the list.
+        let at = self.term.ends_at().map_or(at, |end| at.min(end));
         self.sink.watchdog().check_at(self, at);
     }
 
@@ -680,8 +682,8 @@ impl Hold {
         Some((self.spec().ask_every(), until))
     }
 
-    /// The request to send when its time has come; `None` if the hold is over. A request that is not sent by its own policy asks only
-    /// whether it is ours.
+    /// The request to send when its time has come; `None` if the hold is over. `policy` says who must acknowledge this request: if the hold
+    /// has another, the request asks only whether the hold is ours, and its renewal follows.
     pub(crate) fn due(self: &Arc<Self>, now: Tick, policy: Durability) -> Option<Due> {
         let until = self.valid_until(now)?;
         // Before the send: a doubt that comes later wants another answer than this request's.

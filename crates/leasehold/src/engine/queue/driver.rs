@@ -138,8 +138,11 @@ impl<'a> Driver<'a> {
             },
             backoff: Backoff::of_request(),
             polls: 0,
-            // No server has said yet how long the holder's lease lasts, so no grant counts as an early one.
-            held_until: Tick::MAX,
+            // A release that gave the name to another client has said how long that one has it.
+            held_until: match start {
+                Start::Wait { until } => until,
+                _ => Tick::MAX,
+            },
             untold: false,
             late: None,
         }
@@ -333,7 +336,8 @@ impl<'a> Driver<'a> {
         remote.turns.shared = true;
         let granted = remote.granted;
         let own = remote.own.is_some() && remote.own == remote.ticket.as_ref().map(Ticket::lease);
-        // It may have been given to us after that answer (B5); or the first waiter wants less, or came later.
+        // The server may have granted our ticket after this answer (B5). Or the first waiter asks only once, and this answer did not refuse
+        // it: it came later, or wants less. In both cases the driver asks again.
         // A message that came before its answer must not be slept through (bug 115).
         if granted || state.first_asks_once() {
             Step::Ask

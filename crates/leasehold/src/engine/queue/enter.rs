@@ -719,7 +719,7 @@ impl Drop for WaitTicket {
                 }
                 at
             }
-            // Between the close of its slot and this lock another task has removed it. Only the front is removed so: it was the first.
+            // Another task found the slot closed and removed the entry before this lock. Tasks do so at the front only: it was the first.
             Err(_) if was_unanswered => 0,
             Err(_) => {
                 // It was served. A driver would check whether others wait; a holder of this process does not.

@@ -443,8 +443,8 @@ impl Queue {
                         return;
                     }
                 }
-                // Closed only if no send was silent, and this one left no entry, or says that none waits: after a silence an earlier copy
-                // may have queued the id, or taken the name for it (B5).
+                // The ticket is closed only if every send had an answer: after a silence an earlier copy may have queued the id, or taken the
+                // name for it (B5). And this send must have left no entry, or its answer must say that no client waits.
                 ReleaseReply::Freed { others: 0, .. } | ReleaseReply::NotOurs if !silent => {
                     ticket.refused();
                 }

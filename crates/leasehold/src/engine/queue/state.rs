@@ -42,7 +42,7 @@ impl QueueState {
 
     /// The request of the first live waiter.
     pub(crate) fn first_live_waiter(&mut self) -> Option<Spec> {
-        // A dropped `lock()` leaves its entry behind: the next check of the front removes it.
+        // A dropped `lock()` closes its slot, and then takes its entry out (`WaitTicket::drop`). A check of the front in between does so first.
         while self.waiters.front().is_some_and(|w| w.answer.is_closed()) {
             self.pop_waiter();
         }
@@ -325,8 +325,8 @@ impl QueueState {
     }
 
     /// Whether a newcomer that does not wait can be refused without a request: a task of this process has the name, or waits for it and
-    /// is served before. A driver without a waiter knows nothing: it has not polled since the last one left. Nor what a newcomer changes
-    /// that says how many permits there are.
+    /// is served before. A driver without a waiter knows nothing: it has not polled since the last one left. Nor does it know what the
+    /// server will say once a newcomer has told it how many permits there are.
     pub(crate) fn is_taken(&mut self, spec: &Spec) -> bool {
         match &self.phase {
             Phase::WaitingRemote => {

@@ -41,7 +41,7 @@ pub(super) async fn late(
     }
 }
 
-/// Renewals of a batch that have no answer, and this patience, are asked for again, together, until their leases end.
+/// Asks again for the renewals of a batch that have no answer, and whose patience `patience` selects, until their leases end.
 impl Watchdog {
     pub(super) fn failed(
         &self,

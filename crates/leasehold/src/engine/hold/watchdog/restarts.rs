@@ -32,8 +32,8 @@ impl Restarts {
         self.present.load(Ordering::Acquire)
     }
 
-    /// After which restart the answer to a request came that was sent at `sent`. One sent before the latest restart was noticed may have
-    /// been answered before it.
+    /// The number of the restart that the server had surely behind it when it answered a request that was sent at `sent`: the present one, or
+    /// any other if the request left before the latest restart was noticed.
     pub(crate) fn reported_at(&self, sent: Tick) -> u32 {
         let present = self.present();
         if sent.nanos() < self.since.load(Ordering::Acquire) {
