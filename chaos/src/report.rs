@@ -78,8 +78,8 @@ pub(crate) struct Report {
     pub(crate) increments: usize,
     /// On the server at the end, by kind: how many, and the longest time to live.
     pub(crate) left_with_end: BTreeMap<String, (usize, i64)>,
-    /// How often a group had another primary.
-    pub(crate) switches: usize,
+    /// When a group was seen to have another primary, in seconds.
+    pub(crate) switches: Vec<f64>,
     /// Overlaps just after one of these, which are no breach.
     pub(crate) excused: Vec<OverlapFound>,
 
@@ -242,10 +242,15 @@ impl fmt::Display for Report {
             .map(|(kind, (count, ttl))| format!("{count} × {kind} (at most {ttl} ms more)"))
             .collect();
         row("left, with its end", left.join(", "))?;
-        if self.switches > 0 {
+        if !self.switches.is_empty() {
             let longest = self.excused.iter().map(|overlap| overlap.lasted_ms);
             let (count, longest) = (self.excused.len(), longest.fold(0.0, f64::max));
-            row("switches", self.switches.to_string())?;
+            let seen = self.switches.iter().map(|at| format!("{at:.1} s"));
+            let seen: Vec<String> = seen.collect();
+            row(
+                "switches",
+                format!("{}, seen at {}", seen.len(), seen.join(", ")),
+            )?;
             row(
                 "overlaps after them",
                 format!("{count}, {longest:.1} ms at most"),

@@ -143,7 +143,8 @@ fn excuse(run: &Run<'_>, report: &mut Report) {
         .collect();
     report.overlaps = found;
     report.lost_updates(&run.checker, |one, other| pairs.contains(&(one, other)));
-    report.switches = switches.len();
+    let seen = switches.iter().map(|switch| switch.seen);
+    report.switches = seen.map(|at| millis(at - run.started) / 1e3).collect();
     report.excused = excused;
 }
 
