@@ -139,6 +139,7 @@ impl World {
             return;
         };
         self.pause(node, time);
+        self.server().depose(node, by);
         let before = self.server().snapshot();
         let mut r = Rng::with_seed(mix(self.config.seed, self.now ^ 0x01A6));
         let lag = match r.u32(0..4) {
@@ -164,7 +165,9 @@ impl World {
         for hint in hints {
             self.ends.push((node, self.now + time, hint));
         }
-        self.at(self.now + time, Event::Hears(node));
+        // Until it hears of that, it answers what lies in its sockets.
+        let hears = r.u64(MS..=200 * MS);
+        self.at(self.now + time + hears, Event::Hears(node));
         self.tell_later();
     }
 
@@ -226,6 +229,16 @@ impl World {
         }
         // What was sent before meets no tombstone.
         self.servers[0].forgot_at = self.now;
+    }
+
+    /// A node hears of what has changed, or does once it goes on.
+    pub fn node_hears_or_stands(&mut self, node: u8) {
+        let until = self.paused[usize::from(node)];
+        if until > self.now {
+            self.at(until + MS, Event::Hears(node));
+        } else {
+            self.node_hears(node);
+        }
     }
 
     /// A node that goes on tells whom it does not serve any more.

@@ -278,7 +278,7 @@ impl World {
             Event::Gone(server) => self.gone(server),
             Event::Move(name, to) => self.moves(name, to),
             Event::Open(name, to, is_there, ends) => self.opens(name, to, is_there, ends),
-            Event::Hears(node) => self.node_hears(node),
+            Event::Hears(node) => self.node_hears_or_stands(node),
             Event::Replaced(node, time) => self.replaced(node, time),
             Event::Visit(name, time) => self.visit(name, time),
             Event::Leave(name) => self.visitor_leaves(name),

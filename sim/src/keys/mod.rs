@@ -208,6 +208,14 @@ impl ScriptServer for Keyspace {
         self.keys.keys().cloned().collect()
     }
 
+    fn copied(&self) -> Box<dyn ScriptServer> {
+        Box::new(Keyspace {
+            now: self.now,
+            keys: self.keys.clone(),
+            ..Keyspace::default()
+        })
+    }
+
     fn next_end(&self) -> Option<Duration> {
         let ends = self.keys.values().filter_map(|entry| entry.ends).min();
         ends.map(Duration::from_millis)

@@ -140,28 +140,30 @@ impl Transport {
     ) -> Reply<T> {
         let (script, mut keys) = call.parts();
         let args = keys.split_off(call.keys().count());
-        let at = match self {
-            Transport::Node(way) => Some((way.node, asks)),
-            _ => None,
-        };
-        let carry_out = move |scripts: &Scripts| {
-            let reply = match at {
-                None => scripts.call(script, &keys, &args),
-                Some((node, asks)) => {
-                    // All keys of a lock are in the slot of its name, so the first of them decides.
-                    let slot = slot(&String::from_utf8_lossy(&keys[0]));
-                    scripts.call_at(node, slot, asks, script, &keys, &args)
-                }
-            };
-            let reply = reply.map_err(|error| classify(as_read(&error)))?;
-            read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))
-        };
         // Only a node is told what a call is about. A request to one server has the words of its twin (`Request::on_keys`).
         let about = match self {
             Transport::Node(way) => way.about.lock().take(),
             _ => None,
         };
         let about = about.unwrap_or_else(|| About::nothing(Kind::Inspect));
+        let at = match self {
+            Transport::Node(way) => Some((Arc::clone(&way.client), way.node)),
+            _ => None,
+        };
+        let is_answered_late = matches!(about.kind, Kind::Renew | Kind::Extend);
+        let carry_out = move |scripts: &Scripts| {
+            let reply = match &at {
+                None => scripts.call(script, &keys, &args),
+                Some((client, node)) => {
+                    // All keys of a lock are in the slot of its name, so the first of them decides.
+                    let slot = slot(&String::from_utf8_lossy(&keys[0]));
+                    let call = (script, &keys[..], &args[..]);
+                    scripts.call_at((client, *node), (slot, asks), is_answered_late, call)
+                }
+            };
+            let reply = reply.map_err(|error| classify(as_read(&error)))?;
+            read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))
+        };
         let transport = self.clone();
         // The first poll sends it, not this call: `Simulated::both` then finds the step beside the request of its twin.
         Box::pin(async move { transport.carry(about, carry_out).await })

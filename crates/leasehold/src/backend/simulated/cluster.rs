@@ -68,6 +68,11 @@ impl SlotOwners {
         known.unwrap_or_else(|| self.owner(slot))
     }
 
+    /// Whether this node takes a slot for its own that is another's.
+    pub(crate) fn believes(&self, node: u8, slot: u16) -> bool {
+        self.owner(slot) != node && self.known_by(node, slot) == node
+    }
+
     /// A node that has no slot.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = u8> + use<'_> {
         let state = self.state.lock();
@@ -120,6 +125,8 @@ impl SlotOwners {
                 "TRYAGAIN Multiple keys request during rehashing of slot {slot}"
             )),
             _ if node == owner => None,
+            // It was cut off from the others for as long as they needed to replace it.
+            _ if self.believes(node, slot) => Some("CLUSTERDOWN The cluster is down".to_owned()),
             _ => {
                 let port = PORT + u16::from(self.known_by(node, slot));
                 Some(format!("MOVED {slot} 127.0.0.1:{port}"))

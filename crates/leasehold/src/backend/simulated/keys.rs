@@ -48,6 +48,8 @@ pub trait ScriptServer: Send {
     fn next_end(&self) -> Option<Duration>;
     /// It has lost its data.
     fn forget(&mut self);
+    /// The same keys at another server, to which no client listens.
+    fn copied(&self) -> Box<dyn ScriptServer>;
 }
 
 /// Inspects the keys from outside, as a client inspects a lock, and changes them for the operator of a world.

@@ -48,10 +48,21 @@ pub(crate) struct Scripts {
     numbers: Mutex<BTreeMap<LockId, i64>>,
     twin: Mutex<Twin>,
     cluster: Option<SlotOwners>,
+    /// Primaries whose places others have taken, and that have not heard of it.
+    deposed: Mutex<BTreeMap<u8, Deposed>>,
     /// To each node of the cluster.
     ways: Vec<Arc<dyn Network>>,
     /// Ends of subscriptions that are still to be told.
     ends: Mutex<Vec<Hint>>,
+}
+
+/// A primary that goes on answering, though another has its place.
+struct Deposed {
+    keys: Box<dyn ScriptServer>,
+    /// Who has its place.
+    by: u8,
+    /// The clients that its successor has answered since, with the slot that they asked about: they know of it.
+    aware: BTreeSet<(Arc<str>, u16)>,
 }
 
 /// What becomes of a request of a client on memory.
@@ -85,6 +96,7 @@ impl Scripts {
             numbers: Mutex::default(),
             twin: Mutex::default(),
             cluster: None,
+            deposed: Mutex::default(),
             ways: Vec::new(),
             ends: Mutex::default(),
         }
@@ -128,19 +140,51 @@ impl Scripts {
         self.cluster.as_ref()?.refusal(node, slot, asks)
     }
 
-    /// Has a script run by a node, if it has the slot.
+    /// Has a script run by a node, if it has the slot, or if it believes so and `is_answered_late`.
     pub(crate) fn call_at(
         &self,
-        node: u8,
-        slot: u16,
-        asks: bool,
-        script: &'static str,
-        keys: &[Vec<u8>],
-        args: &[Vec<u8>],
+        (client, node): (&Arc<str>, u8),
+        (slot, asks): (u16, bool),
+        is_answered_late: bool,
+        (script, keys, args): (&'static str, &[Vec<u8>], &[Vec<u8>]),
     ) -> Result<Value, String> {
-        match self.refusal(node, slot, asks) {
-            Some(refusal) => Err(refusal),
-            None => self.call(script, keys, args),
+        let refusal = self.refusal(node, slot, asks);
+        let mut deposed = self.deposed.lock();
+        if let Some(refusal) = refusal {
+            let believes = self.cluster().is_some_and(|it| it.believes(node, slot));
+            // A client that knows of no successor believes what it is told, as the docs say: that is no breach, and not played.
+            let answers = deposed
+                .get_mut(&node)
+                .filter(|it| it.aware.contains(&(Arc::clone(client), slot)));
+            return match answers {
+                Some(it) if believes && is_answered_late => {
+                    it.keys.set_clock(*self.now.lock());
+                    it.keys.call(script, keys, args)
+                }
+                _ => Err(refusal),
+            };
+        }
+        for it in deposed.values_mut().filter(|it| it.by == node) {
+            it.aware.insert((Arc::clone(client), slot));
+        }
+        drop(deposed);
+        self.call(script, keys, args)
+    }
+
+    /// Another node takes the place of this one, which has all that it had, and does not hear of it yet.
+    pub(crate) fn deposes(&self, node: u8, by: u8) {
+        let keys = self.keys.lock().copied();
+        let aware = BTreeSet::new();
+        self.deposed
+            .lock()
+            .insert(node, Deposed { keys, by, aware });
+    }
+
+    /// A node hears of all that has changed.
+    pub(crate) fn hears(&self, node: u8) {
+        self.deposed.lock().remove(&node);
+        if let Some(cluster) = self.cluster() {
+            cluster.hears(node);
         }
     }
 

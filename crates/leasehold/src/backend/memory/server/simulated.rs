@@ -222,6 +222,14 @@ impl MemoryServer {
         scripts.take_hints()
     }
 
+    /// A replica is about to take the place of a node of a cluster, which goes on answering late until it hears of that.
+    #[doc(hidden)]
+    pub fn depose(&self, node: u8, by: u8) {
+        if let Some((scripts, _)) = self.cluster() {
+            scripts.deposes(node, by);
+        }
+    }
+
     /// The nodes of a cluster that have no slot.
     #[doc(hidden)]
     pub fn replicas(&self) -> Vec<u8> {
@@ -247,8 +255,8 @@ impl MemoryServer {
     /// A node of a cluster hears of all that has changed.
     #[doc(hidden)]
     pub fn node_hears(&self, node: u8) {
-        if let Some((_, cluster)) = self.cluster() {
-            cluster.hears(node);
+        if let Some((scripts, _)) = self.cluster() {
+            scripts.hears(node);
         }
     }
 
