@@ -81,7 +81,7 @@ pub(crate) trait LockSteps {
     /// Reads one page of the keys, and names the locks among them.
     fn find(&self, step: FindPage) -> Reply<FoundPage>;
 
-    /// Reads the holders of several locks, one after the other. Locks that are of another kind by now are left out.
+    /// Reads the holders of several locks. Locks that are of another kind by now are left out.
     fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
         // All at once, for which a Redis would keep its other clients waiting: `redis/find.rs` asks for a few at a time.
         let inspections: Vec<_> = ids.iter().map(|id| self.inspect(id.clone())).collect();

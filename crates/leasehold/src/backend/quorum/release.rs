@@ -70,9 +70,12 @@ pub(super) async fn release(state: QuorumState, step: Release) -> Result<Release
     if left > servers.spare() || may_have_coordinator {
         // A pending release may tell it before it is repeated: then none has it, and that is no loss.
         let failure = failures.failure(servers);
-        // A refusal for good ends the repetitions, and needs a hand.
-        let ends = failure.is_final();
-        return Err(failure.after_silence(!ends));
+        // A refusal for good stays one: it ends the repetitions, and needs a hand.
+        return Err(if failure.is_final() {
+            failure
+        } else {
+            failure.after_silence(true)
+        });
     }
     // Some may have been told as a pending release meanwhile.
     let had = had.max(ballots.had(step.lease));
