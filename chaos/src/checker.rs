@@ -39,7 +39,7 @@ pub(crate) struct Checker {
     /// Breaches that are a sentence: a revived guard, a panic.
     pub(crate) sentences: Vec<String>,
     /// Pairs of guards whose tokens did not grow.
-    pub(crate) tokens: BTreeSet<String>,
+    pub(crate) tokens: BTreeMap<(GuardId, GuardId), (Span, Span)>,
     open_asks: BTreeMap<(u64, u64), OpenAsk>,
     pub(crate) holds: u64,
     pub(crate) span_count: u64,
@@ -234,7 +234,9 @@ impl Checker {
                 self.overlaps.insert(key, overlap);
             }
             for (earlier, later) in tokens::not_grown(&all) {
-                self.tokens.insert(tokens::told(all[earlier], all[later]));
+                let (earlier, later) = (all[earlier].clone(), all[later].clone());
+                let key = (earlier.id, later.id);
+                self.tokens.insert(key, (earlier, later));
             }
             spans.retain(|id, span| {
                 let keep = !span.ended || span.to > horizon;

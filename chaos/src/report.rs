@@ -10,6 +10,7 @@ use crate::{
     invariants::{
         leftovers::Key,
         overlap::{GuardId, Span},
+        tokens,
     },
 };
 
@@ -82,9 +83,13 @@ pub(crate) struct Report {
     pub(crate) switches: Vec<f64>,
     /// Overlaps just after one of these, which are no breach.
     pub(crate) excused: Vec<OverlapFound>,
+    /// How many tokens have not grown just after one of these, which is no breach.
+    pub(crate) tokens_excused: usize,
 
     pub(crate) overlaps: Vec<OverlapFound>,
     pub(crate) lost_updates: Vec<String>,
+    /// Of a guard that was valid later than another, and has no larger token.
+    pub(crate) tokens: Vec<String>,
     pub(crate) hangs: Vec<String>,
     pub(crate) leftovers: Vec<String>,
     pub(crate) not_ended: Vec<String>,
@@ -111,9 +116,20 @@ impl Report {
         let own_bugs = own_bugs.filter(|answer| answer.contains("report this as a bug"));
         self.other
             .extend(own_bugs.map(|answer| format!("an ask ended with {answer}")));
-        let grew_not = |pair: &String| format!("a token has not grown: {pair}");
-        self.other.extend(checker.tokens.iter().map(grew_not));
+        self.tokens(checker, |_, _| false);
         self.lost_updates(checker, |_, _| false);
+    }
+
+    /// Those of an earlier and a later guard of which the later one's may not be smaller.
+    pub(crate) fn tokens(&mut self, checker: &Checker, may: impl Fn(&Span, &Span) -> bool) {
+        let pairs = checker.tokens.values();
+        let (excused, found): (Vec<_>, Vec<_>) =
+            pairs.partition(|(earlier, later)| may(earlier, later));
+        self.tokens_excused = excused.len();
+        let found = found.into_iter();
+        self.tokens = found
+            .map(|(earlier, later)| tokens::told(earlier, later))
+            .collect();
     }
 
     /// Those of two guards that may not both have been valid.
@@ -163,7 +179,7 @@ impl Report {
     }
 
     /// See [`unrest`](crate::invariants::leftovers::unrest).
-    pub(crate) fn unrest(&mut self, commands: Option<u64>) {
+    pub(crate) fn unrest(&mut self, commands: Option<String>) {
         self.other.extend(commands.map(|commands| {
             format!("{commands} commands a second are sent while nothing is held or asked for")
         }));
@@ -181,6 +197,7 @@ impl Report {
         [
             ("overlaps", overlaps.collect()),
             ("lost updates", self.lost_updates.clone()),
+            ("tokens not grown", self.tokens.clone()),
             ("hangs", self.hangs.clone()),
             ("left behind", self.leftovers.clone()),
             ("did not end", self.not_ended.clone()),
@@ -253,7 +270,10 @@ impl fmt::Display for Report {
             )?;
             row(
                 "overlaps after them",
-                format!("{count}, {longest:.1} ms at most"),
+                format!(
+                    "{count}, {longest:.1} ms at most; {} tokens not grown",
+                    self.tokens_excused
+                ),
             )?;
         }
         for (head, found) in self.findings() {

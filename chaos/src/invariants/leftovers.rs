@@ -188,14 +188,44 @@ pub(crate) fn connections(server: &Server) -> Vec<String> {
     named.map(str::to_owned).collect()
 }
 
+/// How many kinds of commands are told.
+const SHOWN: usize = 4;
+
+/// The replicas of this server that have not acknowledged all that it has told them.
+pub(crate) fn behind(server: &Server) -> Vec<String> {
+    let info: String = ask(&mut server.connection(), &["INFO", "replication"]);
+    let told = info
+        .lines()
+        .find_map(|line| line.strip_prefix("master_repl_offset:"));
+    let told: u64 = told.and_then(|told| told.parse().ok()).unwrap_or(0);
+    let replicas = info.lines().filter(|line| line.contains(",state=online,"));
+    let is_behind = |line: &&str| {
+        let mut fields = line.split(',');
+        let heard = fields.find_map(|field| field.strip_prefix("offset="));
+        heard.is_none_or(|heard| heard.parse().unwrap_or(0) < told)
+    };
+    replicas.filter(is_behind).map(str::to_owned).collect()
+}
+
 /// Commands that clients send although nothing is held or asked for, when they are more than an idle client's
-/// due: commands per second.
-pub(crate) fn unrest(server: &Server) -> Option<u64> {
+/// due: how many in a second, and which.
+pub(crate) fn unrest(server: &Server) -> Option<String> {
     const IDLE: u64 = 20;
-    let before = server.commands_processed();
+    let (before, of_each) = (server.commands_processed(), server.calls());
     std::thread::sleep(Duration::from_secs(1));
-    let sent = server.commands_processed() - before;
-    (sent > IDLE).then_some(sent)
+    let (sent, calls) = (server.commands_processed() - before, server.calls());
+    (sent > IDLE).then(|| {
+        let since = calls
+            .iter()
+            .map(|(name, count)| (count - of_each.get(name).unwrap_or(&0), name));
+        let mut since: Vec<_> = since.filter(|(count, _)| *count > 0).collect();
+        since.sort_unstable_by(|one, other| other.cmp(one));
+        let most = since.iter().take(SHOWN);
+        let most: Vec<String> = most
+            .map(|(count, name)| format!("{count} × {name}"))
+            .collect();
+        format!("{sent} ({})", most.join(", "))
+    })
 }
 
 fn ask<T: redis::FromRedisValue>(connection: &mut Connection, command: &[&str]) -> T {

@@ -48,15 +48,15 @@ impl Log {
         counts
     }
 
-    /// The instant, or when the last of these workers went on that were stopped then.
-    pub(crate) fn all_run(&self, workers: &[usize], at: u64) -> u64 {
-        let stops = self.faults.iter().filter(
-            |fault| matches!(fault.plan.target, Target::Process(index) if workers.contains(&index)),
-        );
-        let ends = stops
-            .filter(|stop| stop.from <= at)
-            .filter_map(|stop| stop.to);
-        ends.fold(at, u64::max)
+    /// When this worker has run for so long since that instant. While it is stopped it does not run.
+    pub(crate) fn has_run(&self, worker: usize, since: u64, long: u64) -> u64 {
+        let faults = self.faults.iter();
+        let stops = faults.filter(|fault| fault.plan.target == Target::Process(worker));
+        // They came one after the other.
+        stops.fold(since + long, |by, stop| match stop.to {
+            Some(to) if stop.from <= by => by + to.saturating_sub(stop.from.max(since)),
+            _ => by,
+        })
     }
 
     /// The last `count` faults that began before `before`, counted from `start`. `about` chooses
@@ -101,5 +101,35 @@ impl Log {
             .collect();
         last.reverse();
         last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::nemesis::schedule::Fault;
+
+    #[test]
+    fn a_worker_runs_while_it_is_not_stopped() {
+        let mut log = Log::default();
+        for (worker, from, to) in [(0, 10, 40), (1, 45, 90), (0, 50, 55), (0, 70, 80)] {
+            let plan = Plan {
+                at: Duration::ZERO,
+                fault: Fault::StopWorker,
+                target: Target::Process(worker),
+                lasts: Duration::from_nanos(to - from),
+                draw: 0,
+            };
+            let number = log.began(plan, from);
+            log.ended(number, to);
+        }
+        // From 20 it stands still to 40, runs for 10, stands still for 5, and so on.
+        for (long, by) in [(0, 40), (9, 49), (11, 56), (24, 69), (26, 81)] {
+            assert_eq!(log.has_run(0, 20, long), by, "{long}");
+        }
+        assert_eq!(log.has_run(1, 20, 24), 44);
+        assert_eq!(log.has_run(2, 20, 24), 44);
     }
 }

@@ -57,6 +57,8 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
         .into_iter()
         .map(|channel| format!("a subscription to {channel:?} without a waiter"));
     report.leftovers.extend(listens);
+    // A replica that was frozen counts as commands what its primary tells it.
+    settled(|| servers.all().iter().flat_map(leftovers::behind).collect());
     for server in servers.all() {
         report.unrest(leftovers::unrest(server));
     }
@@ -110,11 +112,14 @@ pub(super) fn at_the_end(run: &mut Run<'_>, report: &mut Report) {
     what_is_left(run, report);
 }
 
-/// Sentinels look once a second, and a client has left the old primary 300 ms after their first word.
-const LEFT_WITHIN: Duration = Duration::from_millis(1_300);
+/// Sentinels look once a second.
+const SAID_WITHIN: Duration = Duration::from_secs(1);
+
+/// A client has left the old primary so long after their first word.
+const LEFT_WITHIN: Duration = Duration::from_millis(300);
 
 /// Two may hold a name from a promotion until both clients have left the old primary, by a lease that they had there; the new one was never
-/// told of it. A process that was stopped leaves when it goes on.
+/// told of it. A process leaves while it runs: the time for which it was stopped does not count.
 fn excuse(run: &Run<'_>, report: &mut Report) {
     let switches: Vec<Switch> = run.field.servers.switches().to_vec();
     let worker = |span: &Span| run.lives[usize::try_from(span.id.process).unwrap_or(0)];
@@ -122,18 +127,22 @@ fn excuse(run: &Run<'_>, report: &mut Report) {
         nanos(run.args.lease * LONGEST_LEASE),
         nanos(run.args.common.slack),
     );
-    let is_excused = |overlap: &OverlapFound| {
-        let (one, other) = (&overlap.one, &overlap.other);
-        let (from, to) = one.meets(other).expect("it is an overlap");
+    let is_between = |one: &Span, other: &Span, from: u64, to: u64| {
         let concerns = |switch: &&Switch| {
             let names = switch.names.as_ref();
             !switch.knows_all && names.is_none_or(|names| names.contains(&one.name))
         };
         switches.iter().filter(concerns).any(|switch| {
-            let workers = [worker(one), worker(other)];
-            let left = run.log.all_run(&workers, switch.seen + nanos(LEFT_WITHIN)) + slack;
+            let (said, within) = (switch.seen + nanos(SAID_WITHIN), nanos(LEFT_WITHIN) + slack);
+            let left = [one, other].map(|it| run.log.has_run(worker(it), said, within));
+            let left = left.into_iter().max().unwrap_or(said);
             from >= switch.after && one.from.min(other.from) <= left && to <= left + lease
         })
+    };
+    let is_excused = |overlap: &OverlapFound| {
+        let (one, other) = (&overlap.one, &overlap.other);
+        let (from, to) = one.meets(other).expect("it is an overlap");
+        is_between(one, other, from, to)
     };
     let (excused, found): (Vec<_>, Vec<_>) = overlaps(run).into_iter().partition(is_excused);
     let pairs: BTreeSet<_> = excused
@@ -142,6 +151,10 @@ fn excuse(run: &Run<'_>, report: &mut Report) {
         .flat_map(|(one, other)| [(one, other), (other, one)])
         .collect();
     report.overlaps = found;
+    // The later one was granted before the other at another primary, and seen valid after it.
+    report.tokens(&run.checker, |earlier, later| {
+        is_between(earlier, later, earlier.to, later.from)
+    });
     report.lost_updates(&run.checker, |one, other| pairs.contains(&(one, other)));
     let seen = switches.iter().map(|switch| switch.seen);
     report.switches = seen.map(|at| millis(at - run.started) / 1e3).collect();

@@ -200,13 +200,18 @@ async fn asks_while_it_holds_or_waits() -> Result<(), String> {
         wait_until_async(SOON, "it is heard", || !watchers(sentinel).is_empty()).await;
     }
     let is_asked = |sentinel: &Server| !questions(sentinel).is_empty();
+    // Not only as the watcher began.
+    let is_asked_again = |sentinel: &Server| {
+        let asked = questions(sentinel);
+        asked.iter().any(|line| seconds(line, "age=") > idle(line))
+    };
     let guard = client.mutex("name").lock().await.unwrap();
     let waiters: Vec<_> = (0..10)
         .map(|_| tokio::spawn(client.mutex("name").lock()))
         .collect();
     until_waiting_here(&client, 10).await;
-    let all_asked = || group.sentinels().iter().all(is_asked);
-    wait_until_async(SOON, "each is asked", all_asked).await;
+    let all_asked = || group.sentinels().iter().all(is_asked_again);
+    wait_until_async(SOON, "each is asked again", all_asked).await;
     let connections = || {
         let received = group.sentinels().iter().map(Server::connections_received);
         received.collect::<Vec<_>>()
@@ -248,8 +253,12 @@ fn questions(sentinel: &Server) -> Vec<String> {
 
 /// For how many seconds nothing was said on this connection.
 fn idle(line: &str) -> u32 {
-    let idle = line.split(' ').find_map(|word| word.strip_prefix("idle="));
-    idle.unwrap().parse().unwrap()
+    seconds(line, "idle=")
+}
+
+fn seconds(line: &str, of: &str) -> u32 {
+    let seconds = line.split(' ').find_map(|word| word.strip_prefix(of));
+    seconds.unwrap().parse().unwrap()
 }
 
 /// The lines of a sentinel's `CLIENT LIST` that belong to a watcher.

@@ -214,7 +214,7 @@ impl Connections {
 
     /// Has the discovery poll now and then, while a lock is held or waited for, or requests are sent.
     pub(super) fn poll_discovery(self: &Arc<Self>) {
-        let Some(mut poller) = self.dialler.discovery.poller() else {
+        let Some(poller) = self.dialler.discovery.poller() else {
             return;
         };
         let connections = Arc::downgrade(self);
@@ -233,7 +233,6 @@ impl Connections {
                 if is_used {
                     poller.poll().await;
                 } else {
-                    // An idle client keeps no connections to its sentinels for questions. It still hears them.
                     poller.rest();
                 }
             }

@@ -10,7 +10,7 @@ use std::{fmt, sync::Arc};
 
 use group::Group;
 pub(super) use majority::Tally;
-use sentinels::{SentinelLines, Sentinels};
+use sentinels::Sentinels;
 
 use super::{
     connect::HungUp,
@@ -121,10 +121,7 @@ impl Discovery {
         let Discovery::Sentinels(sentinels) = self else {
             return None;
         };
-        Some(SentinelPoller {
-            sentinels: Arc::clone(sentinels),
-            lines: SentinelLines::new(),
-        })
+        Some(SentinelPoller(Arc::clone(sentinels)))
     }
 
     /// How many sentinels name another primary than the one that is known.
@@ -187,19 +184,16 @@ impl Discovery {
 }
 
 /// Asks sentinels now and then, where messages are missed: of a user that may not hear them, or of a connection that is dead.
-pub(super) struct SentinelPoller {
-    sentinels: Arc<Sentinels>,
-    lines: SentinelLines,
-}
+pub(super) struct SentinelPoller(Arc<Sentinels>);
 
 impl SentinelPoller {
-    pub(super) async fn poll(&mut self) {
-        self.sentinels.poll(&mut self.lines).await;
+    pub(super) async fn poll(&self) {
+        self.0.poll().await;
     }
 
     /// Nothing is asked for a while.
-    pub(super) fn rest(&mut self) {
-        self.lines.clear();
+    pub(super) fn rest(&self) {
+        self.0.rest();
     }
 }
 

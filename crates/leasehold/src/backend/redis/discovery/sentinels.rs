@@ -45,9 +45,6 @@ const ASKED_AFTER_A_WORD: u32 = 6;
 const AGAIN_AFTER_A_WORD: Backoff =
     Backoff::new(Duration::from_millis(10), Duration::from_millis(100));
 
-/// Connections for questions that are asked again and again. They live on the runtime that asks.
-pub(super) type SentinelLines = HashMap<Address, Option<Connection>>;
-
 /// The sentinels of one group.
 pub(in crate::backend::redis) struct Sentinels {
     group: Group,
@@ -56,6 +53,9 @@ pub(in crate::backend::redis) struct Sentinels {
     known: Mutex<Known>,
     /// One for each that is known, from the first attempt to connect on.
     watchers: Mutex<HashMap<Address, AbortOnDropHandle<()>>>,
+    /// Connections for questions, while the client is used: on a busy machine each step of a dial may take 100 ms. They live on the background
+    /// runtime.
+    lines: Mutex<HashMap<Address, Connection>>,
 }
 
 impl Sentinels {
@@ -69,6 +69,7 @@ impl Sentinels {
             background: background.handle().clone(),
             known: Mutex::new(Known::new(&group.sentinels)),
             watchers: Mutex::default(),
+            lines: Mutex::default(),
             group,
         })
     }
@@ -142,18 +143,17 @@ impl Sentinels {
     }
 
     /// Asks those that are up, on connections that are kept, whether they say something else by now.
-    pub(super) async fn poll(self: &Arc<Self>, lines: &mut SentinelLines) {
+    pub(super) async fn poll(self: &Arc<Self>) {
         let (all, number, word) = {
             let mut known = self.known.lock();
             (known.asked(), known.question(), known.reported_by_all())
         };
         // The connections to sentinels that are gone, or said to be down, are closed here.
-        lines.retain(|sentinel, _| all.contains(sentinel));
-        for sentinel in all {
-            lines.entry(sentinel).or_default();
-        }
-        let answers = lines.iter_mut().map(async |(sentinel, line)| {
-            let answer = self.group.ask_again(sentinel, line, word.as_ref()).await;
+        self.lines
+            .lock()
+            .retain(|sentinel, _| all.contains(sentinel));
+        let answers = all.iter().map(async |sentinel| {
+            let answer = self.ask_again(sentinel, word.as_ref()).await;
             match answer.transpose() {
                 Some(said) => self.note(sentinel, number, &said),
                 None => self.known.lock().says_still(sentinel, number),
@@ -161,6 +161,28 @@ impl Sentinels {
         });
         futures_util::future::join_all(answers).await;
         self.judge_again();
+    }
+
+    /// Asks one on its connection for questions. `None`: it says this still.
+    async fn ask_again(
+        &self,
+        sentinel: &Address,
+        said: Option<&Address>,
+    ) -> Result<Option<SentinelAnswer>, Failure> {
+        // Out of the map: a question beside this one has a connection of its own, and one that is given up leaves none.
+        let mut line = self.lines.lock().remove(sentinel);
+        let answer = self.group.ask_again(sentinel, &mut line, said).await;
+        // The lock of what is known is kept: a shutdown in between would leave the connection behind (L3).
+        let known = self.known.lock();
+        if let Some(line) = line.filter(|_| !known.is_shut) {
+            self.lines.lock().insert(sentinel.clone(), line);
+        }
+        answer
+    }
+
+    /// Nothing is asked for a while: an idle client keeps no connections for questions. It still hears its sentinels.
+    pub(super) fn rest(&self) {
+        self.lines.lock().clear();
     }
 
     /// What a sentinel has answered.
@@ -276,14 +298,18 @@ impl Sentinels {
         known.is_shut = true;
         // A dropped handle aborts its task, and so closes the connection that hears (L3).
         self.watchers.lock().clear();
+        self.lines.lock().clear();
     }
 
     /// Asks one where the primary is, of which it has said this. Whether it has answered.
     async fn ask_one(self: &Arc<Self>, sentinel: &Address, unasked: Option<&Unasked>) -> bool {
         // The number is taken before the question leaves, so that a word that comes during it counts as newer.
         let number = self.known.lock().question();
-        let said = self.group.ask(sentinel).await;
-        self.note(sentinel, number, &said);
+        // Whatever it has said before: the whole answer.
+        let said = self.ask_again(sentinel, None).await.transpose();
+        if let Some(said) = &said {
+            self.note(sentinel, number, said);
+        }
         if let Some(Unasked::Switch(old)) = unasked {
             let mut known = self.known.lock();
             if let Some(primary) = known.successor(sentinel, old) {
@@ -291,7 +317,7 @@ impl Sentinels {
             }
         }
         self.judge_again();
-        said.is_ok()
+        said.is_some_and(|said| said.is_ok())
     }
 }
 
