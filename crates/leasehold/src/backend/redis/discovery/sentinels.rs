@@ -305,7 +305,7 @@ impl Sentinels {
     async fn ask_one(self: &Arc<Self>, sentinel: &Address, unasked: Option<&Unasked>) -> bool {
         // The number is taken before the question leaves, so that a word that comes during it counts as newer.
         let number = self.known.lock().question();
-        // Whatever it has said before: the whole answer.
+        // Without what it has said before, its whole answer comes.
         let said = self.ask_again(sentinel, None).await.transpose();
         if let Some(said) = &said {
             self.note(sentinel, number, said);
