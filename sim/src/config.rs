@@ -351,6 +351,9 @@ impl Config {
             self.faults.failovers = r.u32(1..=6);
             if r.bool() {
                 self.take_own_names(&mut r);
+            // Of its own randomness, so that the rest of a world is as it is without it.
+            } else if Rng::with_seed(mix(self.seed, 0x00E8_7E4D)).bool() {
+                self.extend_when_replaced(&mut r);
             }
         }
     }
@@ -366,6 +369,23 @@ impl Config {
         self.mix.try_lock = 30;
         (self.mix.detach, self.mix.until_lost, self.mix.force) = (0, 0, 0);
         self.faults.failovers = r.u32(2..=12);
+    }
+
+    /// Holders ask for more time, and look at what they hold, again and again, while their node stands still, is replaced, and answers late.
+    fn extend_when_replaced(&mut self, r: &mut Rng) {
+        (self.names, self.tasks, self.ops, self.clients) = (1, r.u8(1..=2), 5, r.u8(2..=3));
+        if !matches!(self.kind, LockKind::FencedMutex | LockKind::RwLock) {
+            self.kind = LockKind::Mutex;
+        }
+        self.lease = pick(r, &[1_000, 3_000, 10_000]) * MS;
+        self.operation_timeout = 2 * SECOND;
+        self.latency = self.latency.min(MS);
+        self.chaos = self.lease * 10;
+        self.hold = 2.0;
+        (self.max_hold, self.faults.deaths) = (0.0, 0);
+        (self.mix.extend, self.mix.extend_twice, self.mix.verify) = (30, 10, 20);
+        (self.mix.rest, self.mix.detach, self.mix.force) = (10, 0, 0);
+        self.faults.failovers = r.u32(4..=12);
     }
 
     /// For how long a server that has restarted has no vote, at most.

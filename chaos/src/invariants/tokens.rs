@@ -12,19 +12,22 @@ pub(crate) fn not_grown(spans: &[&Span]) -> Vec<(usize, usize)> {
     by_end.sort_by_key(|&i| spans[i].to);
     let mut ended = by_end.into_iter().peekable();
     let (mut found, mut largest) = (Vec::new(), None::<usize>);
+    let mut ended_before = Vec::new();
     for next in by_begin {
         while let Some(end) = ended.next_if(|&end| spans[end].to < spans[next].from) {
             if largest.is_none_or(|it| spans[it].token < spans[end].token) {
                 largest = Some(end);
             }
+            ended_before.push(end);
         }
         let holder = |i: usize| (spans[i].id.process, spans[i].holder);
-        let before = largest.filter(|&it| spans[it].token >= spans[next].token);
-        found.extend(
-            before
-                .filter(|&it| holder(it) != holder(next))
-                .map(|it| (it, next)),
-        );
+        let is_larger = |it: usize| spans[it].token >= spans[next].token;
+        if largest.is_some_and(is_larger) {
+            // All of them: for one there may be an excuse.
+            let before = ended_before.iter().copied();
+            let before = before.filter(|&it| is_larger(it) && holder(it) != holder(next));
+            found.extend(before.map(|it| (it, next)));
+        }
     }
     found
 }
@@ -73,8 +76,9 @@ mod tests {
             span(4, 4, Some(9), 15, 20),
             span(5, 5, Some(8), 16, 21),
             span(6, 6, Some(9), 30, 31),
+            span(7, 7, Some(8), 40, 41),
         ];
         let spans: Vec<&Span> = spans.iter().collect();
-        assert_eq!(not_grown(&spans), [(3, 5)]);
+        assert_eq!(not_grown(&spans), [(3, 5), (3, 6), (4, 6), (5, 6)]);
     }
 }

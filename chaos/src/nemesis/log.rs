@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::schedule::{Plan, Target};
+use super::schedule::{Fault, Plan, Target};
 use crate::clock::millis;
 
 /// A fault that happened.
@@ -51,7 +51,10 @@ impl Log {
     /// When this worker has run for so long since that instant. While it is stopped it does not run.
     pub(crate) fn has_run(&self, worker: usize, since: u64, long: u64) -> u64 {
         let faults = self.faults.iter();
-        let stops = faults.filter(|fault| fault.plan.target == Target::Process(worker));
+        let stops = faults.filter(|fault| {
+            let plan = &fault.plan;
+            plan.target == Target::Process(worker) && plan.fault != Fault::KillWorker
+        });
         // They came one after the other.
         stops.fold(since + long, |by, stop| match stop.to {
             Some(to) if stop.from <= by => by + to.saturating_sub(stop.from.max(since)),
@@ -109,7 +112,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::nemesis::schedule::Fault;
 
     #[test]
     fn a_worker_runs_while_it_is_not_stopped() {

@@ -8,7 +8,7 @@ use std::{
 use super::{roles::Switch, run::Run};
 use crate::{
     checker::Checker,
-    clock::{millis, nanos, now},
+    clock::{at_unix_micros, millis, nanos, now},
     invariants::{
         leftovers::{self, Ends},
         overlap::Span,
@@ -151,9 +151,11 @@ fn excuse(run: &Run<'_>, report: &mut Report) {
         .flat_map(|(one, other)| [(one, other), (other, one)])
         .collect();
     report.overlaps = found;
-    // The later one was granted before the other at another primary, and seen valid after it.
+    // The later one was granted before the other, at the new primary, and seen valid after it. A token begins as the server's time, so a
+    // token from before the promotion is no excuse: the new primary has granted it too small.
     report.tokens(&run.checker, |earlier, later| {
-        is_between(earlier, later, earlier.to, later.from)
+        let granted = at_unix_micros(later.token.unwrap_or(0));
+        is_between(earlier, later, earlier.to.min(granted), later.from)
     });
     report.lost_updates(&run.checker, |one, other| pairs.contains(&(one, other)));
     let seen = switches.iter().map(|switch| switch.seen);

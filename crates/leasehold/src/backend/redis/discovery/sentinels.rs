@@ -180,7 +180,7 @@ impl Sentinels {
         answer
     }
 
-    /// Nothing is asked for a while: an idle client keeps no connections for questions. It still hears its sentinels.
+    /// Nothing is asked for a while: an idle client keeps a connection for questions until the next poll at most. It still hears its sentinels.
     pub(super) fn rest(&self) {
         self.lines.lock().clear();
     }
