@@ -30,8 +30,11 @@ use crate::{
     error::Cause,
 };
 
-/// How long one of them may take to answer.
+/// How long one of them may take to answer: a sentinel whose packets are lost must not hold up a connection to the primary.
 pub(super) const ANSWER: Duration = Duration::from_millis(300);
+
+/// The same, where nothing waits for it.
+const PATIENT_ANSWER: Duration = Duration::from_secs(2);
 
 /// What it says unasked: another server has become the primary.
 const SWITCHES: &str = "+switch-master";
@@ -68,7 +71,7 @@ impl Group {
             let mut line = self.line(address).await?;
             self.question(address, &mut line).await
         };
-        self.within_answer(address, asked).await
+        within(ANSWER, address, asked).await
     }
 
     /// The same on a connection that is kept. `None`: it says this still.
@@ -91,24 +94,43 @@ impl Group {
             let answer = self.news(address, &mut line, said).await?;
             Ok((line, answer))
         };
-        let (kept, answer) = self.within_answer(address, asked).await?;
+        let (kept, answer) = within(ANSWER, address, asked).await?;
         *line = Some(kept);
         Ok(answer)
     }
 
-    async fn within_answer<T>(
+    /// The same of a sentinel that has just spoken, whose answer is waited for: on the connection that is kept, and beside that on a new one
+    /// as soon as it is late. A starved machine answers late, and would not answer sooner if it was asked anew (bug 312).
+    pub(super) async fn ask_patiently(
         &self,
         address: &Address,
-        asked: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        // The dial is within this time, too: a sentinel whose packets are lost must not hold up a connection to the primary.
-        let said = timeout(ANSWER, asked).await;
-        let said = said.unwrap_or_else(|_| Err(Failure::NotSent(Arc::new(SilentSentinel(ANSWER)))));
-        said.map_err(|failure| match failure {
-            Failure::Rejected(cause) => Failure::Rejected(of_sentinel(address, cause)),
-            // Never ambiguous: a question changes nothing.
-            failure => Failure::NotSent(of_sentinel(address, Arc::clone(failure.cause()))),
-        })
+        line: &mut Option<Connection>,
+    ) -> Result<SentinelAnswer, Failure> {
+        let kept = line.take();
+        let asked = async {
+            let on_kept = async {
+                let mut kept = kept?;
+                let answer = self.question(address, &mut kept).await.ok()?;
+                Some((kept, answer))
+            };
+            let mut on_kept = std::pin::pin!(on_kept);
+            let early = timeout(ANSWER, &mut on_kept).await;
+            if let Ok(Some(answered)) = early {
+                return Ok(answered);
+            }
+            let on_new = async {
+                let mut line = self.line(address).await?;
+                let answer = self.question(address, &mut line).await?;
+                Ok((line, answer))
+            };
+            tokio::select! {
+                Some(answered) = on_kept, if early.is_err() => Ok(answered),
+                answered = on_new => answered,
+            }
+        };
+        let (kept, answer) = within(PATIENT_ANSWER, address, asked).await?;
+        *line = Some(kept);
+        Ok(answer)
     }
 
     /// A connection on which one sentinel says that another server has become the primary, or that it was set anew.
@@ -290,6 +312,21 @@ fn each(answer: Value) -> Vec<HashMap<String, String>> {
 fn address_in(fields: &HashMap<String, String>) -> Option<Address> {
     let host = fields.get("ip").filter(|host| !host.is_empty())?;
     Some((host.clone(), fields.get("port")?.parse().ok()?))
+}
+
+/// What a sentinel says in this time, of which the dial is a part.
+async fn within<T>(
+    limit: Duration,
+    address: &Address,
+    asked: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let said = timeout(limit, asked).await;
+    let said = said.unwrap_or_else(|_| Err(Failure::NotSent(Arc::new(SilentSentinel(limit)))));
+    said.map_err(|failure| match failure {
+        Failure::Rejected(cause) => Failure::Rejected(of_sentinel(address, cause)),
+        // Never ambiguous: a question changes nothing.
+        failure => Failure::NotSent(of_sentinel(address, Arc::clone(failure.cause()))),
+    })
 }
 
 fn of_sentinel(address: &Address, cause: Cause) -> Cause {

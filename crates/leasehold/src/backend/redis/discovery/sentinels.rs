@@ -153,7 +153,11 @@ impl Sentinels {
             .lock()
             .retain(|sentinel, _| all.contains(sentinel));
         let answers = all.iter().map(async |sentinel| {
-            let answer = self.ask_again(sentinel, word.as_ref()).await;
+            // Out of the map: a question beside this one has a connection of its own, and one that is given up leaves none.
+            let mut line = self.lines.lock().remove(sentinel);
+            let answer = self.group.ask_again(sentinel, &mut line, word.as_ref());
+            let answer = answer.await;
+            self.keep(sentinel, line);
             match answer.transpose() {
                 Some(said) => self.note(sentinel, number, &said),
                 None => self.known.lock().says_still(sentinel, number),
@@ -163,21 +167,13 @@ impl Sentinels {
         self.judge_again();
     }
 
-    /// Asks one on its connection for questions. `None`: it says this still.
-    async fn ask_again(
-        &self,
-        sentinel: &Address,
-        said: Option<&Address>,
-    ) -> Result<Option<SentinelAnswer>, Failure> {
-        // Out of the map: a question beside this one has a connection of its own, and one that is given up leaves none.
-        let mut line = self.lines.lock().remove(sentinel);
-        let answer = self.group.ask_again(sentinel, &mut line, said).await;
+    /// A connection on which a sentinel has answered.
+    fn keep(&self, sentinel: &Address, line: Option<Connection>) {
         // The lock of what is known is kept: a shutdown in between would leave the connection behind (L3).
         let known = self.known.lock();
         if let Some(line) = line.filter(|_| !known.is_shut) {
             self.lines.lock().insert(sentinel.clone(), line);
         }
-        answer
     }
 
     /// Nothing is asked for a while: an idle client keeps a connection for questions until the next poll at most. It still hears its sentinels.
@@ -305,11 +301,10 @@ impl Sentinels {
     async fn ask_one(self: &Arc<Self>, sentinel: &Address, unasked: Option<&Unasked>) -> bool {
         // The number is taken before the question leaves, so that a word that comes during it counts as newer.
         let number = self.known.lock().question();
-        // Without what it has said before, its whole answer comes.
-        let said = self.ask_again(sentinel, None).await.transpose();
-        if let Some(said) = &said {
-            self.note(sentinel, number, said);
-        }
+        let mut line = self.lines.lock().remove(sentinel);
+        let said = self.group.ask_patiently(sentinel, &mut line).await;
+        self.keep(sentinel, line);
+        self.note(sentinel, number, &said);
         if let Some(Unasked::Switch(old)) = unasked {
             let mut known = self.known.lock();
             if let Some(primary) = known.successor(sentinel, old) {
@@ -317,7 +312,7 @@ impl Sentinels {
             }
         }
         self.judge_again();
-        said.is_some_and(|said| said.is_ok())
+        said.is_ok()
     }
 }
 
