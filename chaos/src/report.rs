@@ -120,7 +120,7 @@ impl Report {
         self.lost_updates(checker, |_, _| false);
     }
 
-    /// Those of an earlier and a later guard of which the later one's may not be smaller.
+    /// Counts each token that is no larger than an earlier guard's, unless it `may` be so.
     pub(crate) fn tokens(&mut self, checker: &Checker, may: impl Fn(&Span, &Span) -> bool) {
         let pairs = checker.tokens.values();
         let (excused, found): (Vec<_>, Vec<_>) =

@@ -246,3 +246,17 @@ async fn a_holder_needs_no_new_connection_to_the_sentinel_that_announces_a_switc
     })
     .await;
 }
+
+/// It answers after the time that a new connection would be given, and takes none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_answer_of_the_sentinel_that_announces_a_switch_counts() {
+    let group = SentinelGroup::start(flavors(1)[0]);
+    let (proxy, client) = with_one_sentinel(&group).await;
+    let held = client.mutex("order:42").lock().await.unwrap();
+    proxy.wait_for_connections(2, SOON);
+    proxy.refuse(true);
+    // Longer than one question may take otherwise, which would lose the connection that is kept, and gets no other.
+    proxy.delay(Duration::from_millis(200));
+    left_after(&group, &client).await;
+    drop(held.release().await);
+}

@@ -114,18 +114,21 @@ impl Group {
                 Some((kept, answer))
             };
             let mut on_kept = std::pin::pin!(on_kept);
-            let early = timeout(ANSWER, &mut on_kept).await;
-            if let Ok(Some(answered)) = early {
-                return Ok(answered);
-            }
             let on_new = async {
                 let mut line = self.line(address).await?;
                 let answer = self.question(address, &mut line).await?;
                 Ok((line, answer))
             };
+            match timeout(ANSWER, &mut on_kept).await {
+                Ok(Some(answered)) => return Ok(answered),
+                Ok(None) => return on_new.await,
+                Err(_) => {}
+            }
+            // Neither ends the other: a refused dial does not make an answer on its way worthless.
             tokio::select! {
-                Some(answered) = on_kept, if early.is_err() => Ok(answered),
-                answered = on_new => answered,
+                Some(answered) = on_kept => Ok(answered),
+                Ok(answered) = on_new => Ok(answered),
+                else => Err(Failure::NotSent(Arc::new(SilentSentinel(ANSWER)))),
             }
         };
         let (kept, answer) = within(PATIENT_ANSWER, address, asked).await?;
@@ -314,7 +317,7 @@ fn address_in(fields: &HashMap<String, String>) -> Option<Address> {
     Some((host.clone(), fields.get("port")?.parse().ok()?))
 }
 
-/// What a sentinel says in this time, of which the dial is a part.
+/// Waits this long for the dial and the answer of a sentinel.
 async fn within<T>(
     limit: Duration,
     address: &Address,
