@@ -107,8 +107,9 @@ async fn a_server_that_is_not_ready_is_told_as_each_verb_promises() {
 async fn a_server_that_starts_later_is_found_by_all_that_wait() {
     let mut server = Server::start(Flavor::Redis);
     server.kill();
-    let (one, two) = (builder(&server), builder(&server));
-    let (one, two) = (one.connect_lazily().unwrap(), two.connect_lazily().unwrap());
+    // Longer than `ANSWER`: once the server is there, a machine with much to do may take that long for a renewal.
+    let lazy = || builder(&server).operation_timeout(A_WHILE).connect_lazily();
+    let (one, two) = (lazy().unwrap(), lazy().unwrap());
     let first = tokio::spawn(one.mutex("name").lock());
     let patient = tokio::spawn(two.fair_mutex("other").try_lock_for(SOON));
     // Both have asked by then, and found nothing.
