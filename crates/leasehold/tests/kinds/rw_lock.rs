@@ -9,7 +9,9 @@ use std::{
 };
 
 use crate::common::{
-    SOON, World, keys, servers, soon, wait_until_idle,
+    SOON, World, keys,
+    late::unless_late_async,
+    servers, soon, wait_until_idle,
     wire::{Network, script_calls},
 };
 use leasehold::{Access, Client, ErrorKind, Handoff, LostReason, Owner, Released};
@@ -17,54 +19,60 @@ use leasehold_testkit::{Proxy, wait_until_async};
 
 const MS: Duration = Duration::from_millis(1);
 
+/// Ten reads of each of 64 readers take 20 ms. Where the machine stops the writer for as long, they have nobody to wait for.
+const LATE: Duration = Duration::from_millis(80);
+
 /// 64 readers in two processes that come and go without end, so that there is always one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_without_end_do_not_keep_a_writer_out() {
     for world in World::all() {
-        let stop = Arc::new(AtomicBool::new(false));
-        let reads = Arc::new(AtomicU64::new(0));
-        let mut readers = Vec::new();
-        for _ in 0..2 {
-            let client = world.client().await;
-            for _ in 0..32 {
-                let lock = client.rw_lock("name");
-                let (stop, reads) = (Arc::clone(&stop), Arc::clone(&reads));
-                readers.push(tokio::spawn(async move {
-                    while !stop.load(Ordering::Relaxed) {
-                        let guard = lock.read().await.unwrap();
-                        reads.fetch_add(1, Ordering::Relaxed);
-                        tokio::time::sleep(Duration::from_micros(fastrand::u64(500..3_000))).await;
-                        assert!(guard.is_valid());
-                        guard.release().await.unwrap();
-                    }
-                }));
+        unless_late_async("a writer", LATE, async || {
+            let stop = Arc::new(AtomicBool::new(false));
+            let reads = Arc::new(AtomicU64::new(0));
+            let mut readers = Vec::new();
+            for _ in 0..2 {
+                let client = world.client().await;
+                for _ in 0..32 {
+                    let lock = client.rw_lock("name");
+                    let (stop, reads) = (Arc::clone(&stop), Arc::clone(&reads));
+                    readers.push(tokio::spawn(async move {
+                        while !stop.load(Ordering::Relaxed) {
+                            let guard = lock.read().await.unwrap();
+                            reads.fetch_add(1, Ordering::Relaxed);
+                            tokio::time::sleep(Duration::from_micros(fastrand::u64(500..3_000)))
+                                .await;
+                            assert!(guard.is_valid());
+                            guard.release().await.unwrap();
+                        }
+                    }));
+                }
             }
-        }
-        let writer = world.client().await;
-        // In reads, not in time, which a busy machine stretches.
-        let mut overtaken = Vec::new();
-        for _ in 0..20 {
-            let last = reads.load(Ordering::Relaxed);
-            let go_on = || reads.load(Ordering::Relaxed) > last + 128;
-            wait_until_async(SOON, "the readers go on", go_on).await;
-            let before = reads.load(Ordering::Relaxed);
-            let guard = soon("a writer", writer.rw_lock("name").write()).await;
-            overtaken.push(reads.load(Ordering::Relaxed) - before);
-            guard.unwrap().release().await.unwrap();
-        }
-        stop.store(true, Ordering::Relaxed);
-        for reader in readers {
-            soon("a reader", reader).await.unwrap();
-        }
-        let reads = reads.load(Ordering::Relaxed);
-        println!("{}: {overtaken:?} of {reads} reads", world.name());
-        // Some two of each reader are seen: until its client hears of the writer, each reads on.
-        assert!(
-            overtaken.iter().all(|reads| *reads <= 10 * 64),
-            "{}: {overtaken:?}",
-            world.name()
-        );
-        assert!(reads > 500, "the readers read meanwhile: {reads}");
+            let writer = world.client().await;
+            let mut overtaken = Vec::new();
+            for _ in 0..20 {
+                let last = reads.load(Ordering::Relaxed);
+                let go_on = || reads.load(Ordering::Relaxed) > last + 128;
+                wait_until_async(SOON, "the readers go on", go_on).await;
+                let before = reads.load(Ordering::Relaxed);
+                let guard = soon("a writer", writer.rw_lock("name").write()).await;
+                overtaken.push(reads.load(Ordering::Relaxed) - before);
+                guard.unwrap().release().await.unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+            for reader in readers {
+                soon("a reader", reader).await.unwrap();
+            }
+            let reads = reads.load(Ordering::Relaxed);
+            println!("{}: {overtaken:?} of {reads} reads", world.name());
+            assert!(reads > 500, "the readers read meanwhile: {reads}");
+            // Some two of each reader are seen: until its client hears of the writer, each reads on.
+            let most = overtaken.into_iter().max();
+            if most.is_some_and(|reads| reads > 10 * 64) {
+                return Err(format!("{}: {most:?} reads came before it", world.name()));
+            }
+            Ok(())
+        })
+        .await;
     }
 }
 

@@ -76,11 +76,11 @@ async fn a_downgrade_lets_waiting_readers_in_and_no_writer() {
 async fn a_downgraded_hold_is_shared_by_the_next_reader_of_its_process_and_renewed() {
     for world in World::all() {
         let client = world.client().await;
-        let lock = rw(&client).lease(300 * MS);
+        let lock = rw(&client).lease(1000 * MS);
         let reads = lock.write().await.unwrap().downgrade().await.unwrap();
         let beside = lock.read().await.unwrap();
         assert_eq!(beside.owner(), reads.owner());
-        tokio::time::sleep(700 * MS).await; // two leases: the time itself is what is tested
+        tokio::time::sleep(2200 * MS).await; // two leases: the time itself is what is tested
         reads.verify().await.unwrap();
         assert_eq!(
             reads.release().await.unwrap(),

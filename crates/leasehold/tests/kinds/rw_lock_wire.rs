@@ -565,7 +565,7 @@ async fn a_reader_that_enters_again_is_told_of_writers_that_wait() {
 
 #[tokio::test]
 async fn a_user_with_the_documented_permissions_can_read_and_write() {
-    const LEASE: Duration = Duration::from_millis(300);
+    const LEASE: Duration = Duration::from_secs(1);
     for server in servers() {
         let rules = documented_rules();
         let mut command = vec!["ACL", "SETUSER", "worker"];

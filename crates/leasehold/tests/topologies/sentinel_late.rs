@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold::Client;
-use leasehold_testkit::{Flavor, Proxy, SentinelGroup, Server, wait_until, wait_until_async};
+use leasehold_testkit::{Flavor, Lane, Proxy, SentinelGroup, Server, wait_until, wait_until_async};
 
 use super::sentinel_anew::{deaf_url, is_at};
 use super::sentinel_failover::{again, scripts};
@@ -259,4 +259,32 @@ async fn a_late_answer_of_the_sentinel_that_announces_a_switch_counts() {
     proxy.delay(Duration::from_millis(200));
     left_after(&group, &client).await;
     drop(held.release().await);
+}
+
+/// Sentinels are asked every 2 s; and a question that one has not answered is sent on a new connection before the next.
+const DIALLED_ANEW: Duration = Duration::from_millis(2600);
+
+/// As a balancer that has lost track of it: it takes what is sent, and answers nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kept_connection_that_answers_nothing_costs_no_poll() {
+    let group = SentinelGroup::start(flavors(1)[0]);
+    let (proxy, client) = with_one_sentinel(&group).await;
+    unless_late_async("a new connection", DIALLED_ANEW, async || {
+        let held = client.mutex("order:42").lock().await.unwrap();
+        proxy.wait_for_connections(2, SOON);
+        // Just after a poll: the next is 2 s away.
+        let asked = proxy.bytes_to_server();
+        let is_asked = || proxy.bytes_to_server() > asked;
+        wait_until_async(SOON, "the sentinel is asked", is_asked).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let (since, dials) = (Instant::now(), proxy.accepted());
+        proxy.hang(Some(Lane::Commands));
+        let is_dialled = || proxy.accepted() > dials;
+        wait_until_async(SOON, "it is dialled anew", is_dialled).await;
+        let took = since.elapsed();
+        drop(held.release().await);
+        proxy.heal();
+        in_time(took, DIALLED_ANEW)
+    })
+    .await;
 }

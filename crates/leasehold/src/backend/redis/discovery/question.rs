@@ -2,10 +2,12 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
 
+use futures_util::future::{Either, select_ok};
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
@@ -34,7 +36,10 @@ use crate::{
 pub(super) const ANSWER: Duration = Duration::from_millis(300);
 
 /// The same, where nothing waits for it.
-const PATIENT_ANSWER: Duration = Duration::from_secs(2);
+pub(super) const PATIENT_ANSWER: Duration = Duration::from_secs(2);
+
+/// An answer on a connection that is kept is late from here on. Within `ANSWER` enough is left for a dial.
+const LATE: Duration = Duration::from_millis(100);
 
 /// What it says unasked: another server has become the primary.
 const SWITCHES: &str = "+switch-master";
@@ -74,64 +79,44 @@ impl Group {
         within(ANSWER, address, asked).await
     }
 
-    /// The same on a connection that is kept. `None`: it says this still.
+    /// The same on a connection that is kept, and beside that on a new one as soon as it is late: a network may have lost track of the
+    /// one that is kept. And a starved machine answers late, and would not answer sooner if it was asked anew alone (bug 312).
+    /// `None`: it says this still.
     pub(super) async fn ask_again(
         &self,
         address: &Address,
         line: &mut Option<Connection>,
         said: Option<&Address>,
+        patience: Duration,
     ) -> Result<Option<SentinelAnswer>, Failure> {
         // Taken out: a question that is given up leaves no connection behind on which the sentinel may be silent.
         let kept = line.take();
         let asked = async {
-            if let Some(mut kept) = kept
-                && let Ok(answer) = self.news(address, &mut kept, said).await
-            {
-                return Ok((kept, answer));
-            }
-            // The sentinel may have closed it.
-            let mut line = self.line(address).await?;
-            let answer = self.news(address, &mut line, said).await?;
-            Ok((line, answer))
-        };
-        let (kept, answer) = within(ANSWER, address, asked).await?;
-        *line = Some(kept);
-        Ok(answer)
-    }
-
-    /// The same of a sentinel that has just spoken, whose answer is waited for: on the connection that is kept, and beside that on a new one
-    /// as soon as it is late. A starved machine answers late, and would not answer sooner if it was asked anew (bug 312).
-    pub(super) async fn ask_patiently(
-        &self,
-        address: &Address,
-        line: &mut Option<Connection>,
-    ) -> Result<SentinelAnswer, Failure> {
-        let kept = line.take();
-        let asked = async {
-            let on_kept = async {
-                let mut kept = kept?;
-                let answer = self.question(address, &mut kept).await.ok()?;
-                Some((kept, answer))
-            };
-            let mut on_kept = std::pin::pin!(on_kept);
             let on_new = async {
                 let mut line = self.line(address).await?;
-                let answer = self.question(address, &mut line).await?;
+                let answer = self.news(address, &mut line, said).await?;
                 Ok((line, answer))
             };
-            match timeout(ANSWER, &mut on_kept).await {
-                Ok(Some(answered)) => return Ok(answered),
-                Ok(None) => return on_new.await,
-                Err(_) => {}
-            }
-            // Neither ends the other: a refused dial does not make an answer on its way worthless.
-            tokio::select! {
-                Some(answered) = on_kept => Ok(answered),
-                Ok(answered) = on_new => Ok(answered),
-                else => Err(Failure::NotSent(Arc::new(SilentSentinel(ANSWER)))),
+            let Some(mut kept) = kept else {
+                return on_new.await;
+            };
+            let on_kept = async {
+                let answer = self.news(address, &mut kept, said).await?;
+                Ok((kept, answer))
+            };
+            let mut on_kept = pin!(on_kept);
+            match timeout(LATE, &mut on_kept).await {
+                Ok(Ok(answered)) => Ok(answered),
+                // The sentinel may have closed it.
+                Ok(Err(_)) => on_new.await,
+                // Neither ends the other: a refused dial does not make an answer on its way worthless.
+                Err(_) => {
+                    let both = [Either::Left(on_kept), Either::Right(pin!(on_new))];
+                    select_ok(both).await.map(|(answered, _)| answered)
+                }
             }
         };
-        let (kept, answer) = within(PATIENT_ANSWER, address, asked).await?;
+        let (kept, answer) = within(patience, address, asked).await?;
         *line = Some(kept);
         Ok(answer)
     }

@@ -22,7 +22,7 @@ use super::{
     group::Group,
     known::{Known, Primary},
     majority::Tally,
-    question::{ANSWER, SentinelAnswer, SilentSentinel, Unasked},
+    question::{ANSWER, PATIENT_ANSWER, SentinelAnswer, SilentSentinel, Unasked},
 };
 use crate::{
     backend::{
@@ -152,17 +152,9 @@ impl Sentinels {
         self.lines
             .lock()
             .retain(|sentinel, _| all.contains(sentinel));
-        let answers = all.iter().map(async |sentinel| {
-            // Out of the map: a question beside this one has a connection of its own, and one that is given up leaves none.
-            let mut line = self.lines.lock().remove(sentinel);
-            let answer = self.group.ask_again(sentinel, &mut line, word.as_ref());
-            let answer = answer.await;
-            self.keep(sentinel, line);
-            match answer.transpose() {
-                Some(said) => self.note(sentinel, number, &said),
-                None => self.known.lock().says_still(sentinel, number),
-            }
-        });
+        let answers = all
+            .iter()
+            .map(|sentinel| self.ask_again(sentinel, number, word.as_ref(), ANSWER));
         futures_util::future::join_all(answers).await;
         self.judge_again();
     }
@@ -301,10 +293,7 @@ impl Sentinels {
     async fn ask_one(self: &Arc<Self>, sentinel: &Address, unasked: Option<&Unasked>) -> bool {
         // The number is taken before the question leaves, so that a word that comes during it counts as newer.
         let number = self.known.lock().question();
-        let mut line = self.lines.lock().remove(sentinel);
-        let said = self.group.ask_patiently(sentinel, &mut line).await;
-        self.keep(sentinel, line);
-        self.note(sentinel, number, &said);
+        let has_answered = self.ask_again(sentinel, number, None, PATIENT_ANSWER).await;
         if let Some(Unasked::Switch(old)) = unasked {
             let mut known = self.known.lock();
             if let Some(primary) = known.successor(sentinel, old) {
@@ -312,7 +301,28 @@ impl Sentinels {
             }
         }
         self.judge_again();
-        said.is_ok()
+        has_answered
+    }
+
+    /// Asks one that may have a connection that is kept, and notes what it says, if it is not this. Whether it has answered.
+    async fn ask_again(
+        self: &Arc<Self>,
+        sentinel: &Address,
+        number: u64,
+        said: Option<&Address>,
+        patience: Duration,
+    ) -> bool {
+        // Out of the map: a question beside this one has a connection of its own.
+        let mut line = self.lines.lock().remove(sentinel);
+        let answer = self.group.ask_again(sentinel, &mut line, said, patience);
+        let answer = answer.await;
+        self.keep(sentinel, line);
+        let has_answered = answer.is_ok();
+        match answer.transpose() {
+            Some(said) => self.note(sentinel, number, &said),
+            None => self.known.lock().says_still(sentinel, number),
+        }
+        has_answered
     }
 }
 
