@@ -43,7 +43,7 @@ impl<K: 'static> Watched for Guard<K> {
     }
 }
 
-/// One name of a guard on several: it is valid as long as all are.
+/// A name of a guard on several: it is valid as long as all are.
 pub(crate) struct Part<'a>(pub(crate) &'a MultiGuard, pub(crate) usize);
 
 impl Watched for Part<'_> {

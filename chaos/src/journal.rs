@@ -19,7 +19,7 @@ pub(crate) struct Journal {
 }
 
 enum Place {
-    /// One `write` per record and no buffer: written records survive a SIGKILL.
+    /// A `write` per record and no buffer: written records survive a SIGKILL.
     File(Mutex<File>),
     Memory(Mutex<Vec<Record>>),
 }

@@ -124,7 +124,7 @@ impl Kinds {
         kinds.collect::<Result<_, _>>().map(Kinds)
     }
 
-    /// Those of them that are there; all that are, if none of them is.
+    /// The kinds of these that the topology has; all that it has, if it has none of these.
     pub(crate) fn on(self, topology: Topology) -> Kinds {
         let there = |kinds: &[Kind]| {
             let kinds = kinds.iter().copied();

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One line of a journal. Times are [`now`](crate::clock::now); numbers are unique within a journal.
+/// A line of a journal. Times are [`now`](crate::clock::now); numbers are unique within a journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "e", rename_all = "snake_case")]
 pub(crate) enum Record {
@@ -125,7 +125,7 @@ pub(crate) enum Record {
         /// Which one, and how.
         what: String,
     },
-    /// Nothing is held or asked for. What is left in memory: queues, watched holds, tasks.
+    /// Nothing is held or asked for. Memory still has so many queues, watched holds and tasks.
     Quiet {
         /// [`footprint`](crate::api::footprint)
         left: [usize; 3],

@@ -132,7 +132,7 @@ impl Report {
             .collect();
     }
 
-    /// Those of two guards that may not both have been valid.
+    /// Reports the lost updates of two guards that may not both have been valid.
     pub(crate) fn lost_updates(
         &mut self,
         checker: &Checker,

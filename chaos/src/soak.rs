@@ -1,7 +1,7 @@
 //! A million operations in one process, through proxies that fail, and nothing left afterwards.
 //!
 //! The operations are those of the nemesis' workers, with hardly any time between them; the faults
-//! are those of the network. What the nemesis cannot see from outside is looked at here: tasks,
+//! are those of the network. The soak also looks at what the nemesis cannot see from outside: tasks,
 //! threads and connections.
 
 use std::{
@@ -45,7 +45,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 
-/// One soak on each server.
+/// A soak on each server.
 pub(crate) fn run(args: &SoakArgs) -> Vec<Report> {
     let seed = args.common.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     let flavors = args.common.flavors().into_iter();

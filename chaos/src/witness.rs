@@ -79,7 +79,7 @@ impl<'a> Witness<'a> {
         valid
     }
 
-    /// What a look that began and ended then has answered.
+    /// Notes the answer of a look that began and ended then.
     pub(crate) fn saw(&mut self, valid: bool, before: u64, after: u64, guard: &impl Watched) {
         match (valid, self.lost) {
             (true, true) => self.journal.write(Record::Revived {

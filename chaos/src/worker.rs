@@ -1,4 +1,4 @@
-//! One worker: a process that does operations until the nemesis calls for calm.
+//! A worker: a process that does operations until the nemesis calls for calm.
 //!
 //! It hears on stdin (`calm`, `end`; the end of stdin is the end of the worker), and says what it has
 //! to say in its journal.

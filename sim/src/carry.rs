@@ -54,7 +54,7 @@ impl World {
             self.watch
                 .sent(client, now, &mut self.processes, &self.shared);
         }
-        // That its entry is kept says nothing about a grant.
+        // A request to keep an entry says nothing about a grant.
         if !self.watch.granted.is_empty() && kind != Kind::Keep {
             let leases = about
                 .iter()
@@ -354,7 +354,7 @@ impl World {
         }
     }
 
-    /// What the server refuses while it carries this request out. The memory store knows no such trouble.
+    /// Draws what the server refuses while it carries this request out. The memory store knows no such trouble.
     fn trouble(&mut self, asked: &Asked, begins: bool) {
         let Some(keys) = self.keys.clone().filter(|_| self.config.trouble) else {
             return;

@@ -1,4 +1,4 @@
-//! What happens to a cluster: slots move, at once or through a time in which they are open, and nodes are replaced while they stand still.
+//! The events of a cluster: slots move, at once or through a time in which they are open, and nodes are replaced while they stand still.
 
 use std::time::Duration;
 
@@ -189,7 +189,7 @@ impl World {
         });
     }
 
-    /// What the slots have lost with their node, and what they have again.
+    /// Tells the watch what the slots have lost with their node, and what they have again.
     fn compare(&mut self, before: &Snapshot) {
         let after = self.server().snapshot();
         let id = |held: &Held| (number_of(&LETTERS, &held.client), held.lease);
@@ -227,7 +227,7 @@ impl World {
                 self.watch.outlived.insert((client, *lease));
             }
         }
-        // What was sent before meets no tombstone.
+        // A request sent before meets no tombstone.
         self.servers[0].forgot_at = self.now;
     }
 

@@ -22,7 +22,7 @@ static NODES: AtomicU8 = AtomicU8::new(0);
 /// On what the worlds of this process are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// Those of even seeds on memory, the others on scripts.
+    /// Worlds of even seeds on memory, the others on scripts.
     Both = 0,
     Memory = 1,
     Scripts = 2,
@@ -153,7 +153,7 @@ pub struct Config {
     /// A timer may be late by a part of its time, one in so many; 0: never.
     pub late_timers: u64,
     pub poll_every: u64,
-    /// One way, without faults.
+    /// The time of one way, without faults.
     pub latency: u64,
     pub faults: Faults,
     pub mix: Mix,
@@ -260,7 +260,7 @@ impl Config {
             };
         }
         if config.kind == LockKind::Semaphore {
-            // What a copy takes when its tombstone is over never comes back.
+            // A permit that a copy takes when its tombstone is over never comes back.
             config.faults.old = 0.0;
         }
         // Of their own randomness as well.
@@ -288,7 +288,7 @@ impl Config {
         config
     }
 
-    /// What a quorum has not, and what it has more of.
+    /// Takes away what a quorum has not, and adds what it has more of.
     fn on_quorum(&mut self) {
         let mut r = Rng::with_seed(mix(self.seed, 0x00A0_0121));
         (self.on_scripts, self.trouble) = (false, false);
@@ -321,7 +321,7 @@ impl Config {
         }
     }
 
-    /// What a cluster has not, and what it has more of.
+    /// Takes away what a cluster has not, and adds what it has more of.
     fn on_cluster(&mut self) {
         let mut r = Rng::with_seed(mix(self.seed, 0x00C1_0572));
         (self.on_scripts, self.trouble) = (true, false);
@@ -358,7 +358,7 @@ impl Config {
         }
     }
 
-    /// One failover after another, between the turns of clients that take their own names again and again.
+    /// Failovers, one after another, between the turns of clients that take their own names again and again.
     fn take_own_names(&mut self, r: &mut Rng) {
         (self.own_names, self.tasks, self.names) = (true, 1, 3);
         self.clients = r.u8(1..=3);
@@ -495,7 +495,7 @@ fn some_of(r: &mut Rng) -> Mix {
 fn faults(r: &mut Rng) -> Faults {
     let count = |r: &mut Rng, on: f64, most: u32| if r.f64() < on { r.u32(1..=most) } else { 0 };
     let mut faults = Faults::default();
-    // One world in twenty has none: a failure there needs none.
+    // A world in twenty has no faults: a failure there needs none.
     if r.f64() < 0.05 {
         return faults;
     }

@@ -33,7 +33,7 @@ pub enum Point {
     Cut,
 }
 
-/// One decision.
+/// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     pub point: Point,

@@ -63,8 +63,8 @@ impl World {
         self.at(self.now + time, Event::Thaw(client));
     }
 
-    /// SIGCONT. What has come meanwhile is read in the order of each connection, but one connection may be read long
-    /// before the other.
+    /// SIGCONT. Messages that have come meanwhile are read in the order of each connection, but one connection may be
+    /// read long before the other.
     pub fn thaw(&mut self, client: u8) {
         let process = &mut self.processes[usize::from(client)];
         if process.life != Life::Frozen {
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// SIGKILL, or the machine is gone. What it has sent may still arrive.
+    /// SIGKILL, or the machine is gone. Requests that it has sent may still arrive.
     pub fn die(&mut self, client: u8) {
         // A client must be left to wait.
         let alive = self
@@ -287,7 +287,7 @@ impl World {
         if self.healed_at.is_some() {
             return;
         }
-        // What comes later than a minute after it was sent may count twice there (docs/rules.md, S1): two pauses, and a client's
+        // A request that comes later than a minute after it was sent may count twice there (docs/rules.md, S1): two pauses, and a client's
         // half a minute of sending, are shorter.
         let time = if self.config.kind == LockKind::Semaphore {
             time.min(14 * SECOND)
@@ -314,7 +314,7 @@ impl World {
         if self.healed_at.is_some() || lease.is_zero() {
             return;
         }
-        // One of a quorum, so that its vote is missing.
+        // A single server of a quorum, so that its vote is missing.
         let at = usize::try_from(time).unwrap_or(0) % self.servers.len();
         if !self.servers[at].memory.visit(called, Some(lease)) {
             return;

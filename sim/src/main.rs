@@ -86,7 +86,7 @@ fn texts(json: &str) -> Result<Texts, String> {
 }
 
 impl Args {
-    /// What must be said again, so that a seed plays the same.
+    /// The options that must be said again, so that a seed plays the same.
     fn again(&self) -> String {
         let mut again = String::new();
         match self.backend {

@@ -1,4 +1,4 @@
-//! One simulated process: a client on a runtime of its own. The scheduler polls it by hand and moves its clocks.
+//! A simulated process: a client on a runtime of its own. The scheduler polls it by hand and moves its clocks.
 //! A frozen process is not polled; a dead one never will be.
 
 use std::{
@@ -42,7 +42,7 @@ pub enum Life {
     Dead,
 }
 
-/// One direction and kind of connection.
+/// The connection of one kind to a server, in both directions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lane {
     /// Grows when the connection is replaced.

@@ -24,7 +24,7 @@ pub struct Server {
     pub forgot_at: u64,
     /// For good.
     pub is_gone: bool,
-    /// What it had when it lost its data. Holders believe in these votes until they end.
+    /// The holds that it had when it lost its data. Holders believe in these votes until they end.
     pub forgotten: Vec<Held>,
 }
 
@@ -39,7 +39,7 @@ impl Server {
         }
     }
 
-    /// One of a quorum. Its name, and so whose coordinator it is, depends on the seed.
+    /// A server of a quorum. Its name, and so whose coordinator it is, depends on the seed.
     pub fn of_quorum(config: &Config, outbox: &Arc<Outbox>, at: u8) -> Server {
         let wire = Wire {
             outbox: Arc::clone(outbox),
@@ -87,12 +87,12 @@ impl Server {
 }
 
 impl World {
-    /// That of a world that has one.
+    /// The server of a world that has one.
     pub fn server(&self) -> &MemoryServer {
         &self.servers[0].memory
     }
 
-    /// The one whose data stands behind a way: the nodes of a cluster share it.
+    /// The server whose data stands behind a way: the nodes of a cluster share it.
     pub fn of_lane(&self, lane: u8) -> usize {
         if self.config.nodes > 0 {
             0
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// What a client is called that listens there.
+    /// The name of a client that listens there.
     pub fn listener(&self, client: u8, lane: u8) -> String {
         let letter = World::letter(client);
         if self.config.nodes > 0 {
@@ -120,7 +120,7 @@ impl World {
         self.servers.len() / 2 + 1
     }
 
-    /// Those that are not gone for good.
+    /// The servers that are not gone for good.
     pub fn living(&self) -> impl Iterator<Item = &Server> {
         self.servers.iter().filter(|server| !server.is_gone)
     }

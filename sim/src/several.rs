@@ -182,7 +182,7 @@ impl HeldAll {
             let leases: Vec<u64> = self.seen.iter().map(|seen| seen.probe.lease()).collect();
             let mut work = pin!(guard.release());
             let first = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
-            // What is valid still has passed to another task in memory.
+            // A hold that is valid still has passed to another task in memory.
             let passed: Vec<bool> = self.seen.iter().map(|seen| is_valid(&seen.probe)).collect();
             let answer = match first {
                 Poll::Ready(answer) => answer,

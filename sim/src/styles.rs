@@ -80,7 +80,7 @@ fn short_leases_on_a_slow_network(config: &mut Config, r: &mut Rng) {
     config.same_terms = false;
     config.lease = pick(r, &[60, 100, 300, 1_000]) * MS;
     config.latency = pick(r, &[10, 30, 60]) * MS;
-    // One that asked for less than a round trip leaves, and another stands there when its answer comes (L4).
+    // A waiter that asked for less than a round trip leaves, and another stands there when its answer comes (L4).
     config.tasks = config.tasks.max(2);
     config.ops = 5;
     config.faults.cancel = if r.bool() { 0.3 } else { 0.0 };
@@ -97,7 +97,7 @@ fn releases_that_do_not_leave(config: &mut Config, r: &mut Rng) {
 }
 
 /// A copy is carried out when nothing is remembered of its lease id: it may take an entry, and be granted the name, without
-/// a waiter. That must be given back as soon as it is heard of (B3).
+/// a waiter. The client must give such a grant back as soon as it hears of it (B3).
 fn copies_older_than_tombstones(config: &mut Config, r: &mut Rng) {
     one_name(config, r);
     config.clients = config.clients.max(3);

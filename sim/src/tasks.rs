@@ -25,7 +25,7 @@ use crate::{
     work::Work,
 };
 
-/// One task of one client.
+/// A task of a client.
 pub struct Task {
     pub world: World,
     pub client: Client,

@@ -19,12 +19,12 @@ pub struct Outbox {
     pub sent: Mutex<Vec<(u8, Request)>>,
     /// Of the client that runs now.
     pub signal: Mutex<Option<Arc<Signal>>>,
-    /// What clients know of the servers of a quorum, by server and client.
+    /// The knowledge that clients have of the servers of a quorum, by server and client.
     pub known: Mutex<BTreeMap<(u8, String), Known>>,
     pub now: AtomicU64,
 }
 
-/// What a client knows of a server.
+/// The knowledge that a client has of a server.
 #[derive(Clone, Copy, Default)]
 pub struct Known {
     /// When it restarted last, on the client's clock.

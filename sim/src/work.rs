@@ -36,7 +36,7 @@ pub(crate) struct Work {
     effects: Arc<AtomicU32>,
 }
 
-/// One hold that it runs under.
+/// A hold that the work runs under.
 struct Under {
     hold: Visible,
     /// The version of the cell that it knows.

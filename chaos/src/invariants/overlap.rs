@@ -86,7 +86,7 @@ mod tests {
     fn two_valid_at_one_instant_are_found() {
         assert_eq!(found(&[span(1, 1, 0, 10), span(2, 1, 9, 20)]), [(0, 1)]);
         assert_eq!(found(&[span(2, 1, 9, 20), span(1, 1, 0, 10)]), [(1, 0)]);
-        // One within the other, and another after both began.
+        // A span within another, and a third after both began.
         let three = [span(1, 1, 0, 100), span(2, 1, 10, 20), span(3, 1, 50, 60)];
         assert_eq!(found(&three), [(0, 1), (0, 2)]);
         // Two tasks of one process exclude each other as well.

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{checker::Checker, journal::Tail, worker::Job};
 
-/// One life of one worker. Dropping it kills the process.
+/// A life of a worker. Dropping it kills the process.
 pub(crate) struct Worker {
     child: Child,
     tail: Option<Tail>,

@@ -1,4 +1,4 @@
-//! One address of a server for all workers, and a network of its own for each.
+//! The same address of a server for all workers, and a network of its own for each worker.
 //!
 //! The clients of a quorum choose the coordinator of a name by the addresses of its servers, so all must be given the same. The front accepts
 //! what comes to that address, finds out by `/proc` which worker it comes from, and hands it to the proxy of that worker.
@@ -35,7 +35,7 @@ impl Front {
                 if over.load(Ordering::SeqCst) {
                     return;
                 }
-                // One whose process died meanwhile is closed.
+                // A connection whose process died meanwhile is closed.
                 if let Some(worker) = worker(&client, &pids) {
                     networks[worker].carry(client);
                 }

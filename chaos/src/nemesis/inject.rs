@@ -79,7 +79,7 @@ impl Field {
         Ok(())
     }
 
-    /// What leads from all workers to both nodes of a pair.
+    /// Acts on the proxies that lead from all workers to both nodes of a pair.
     fn on_ways(&mut self, pair: usize, act: impl Fn(&Proxy)) {
         if let Some(nodes) = self.servers.nodes() {
             nodes.proxies(pair).for_each(act);

@@ -25,7 +25,7 @@ use leasehold_testkit::Flavor;
 
 use crate::{args::NemesisArgs, report::Report};
 
-/// One run on each server.
+/// A run on each server.
 pub(crate) fn run(args: &NemesisArgs) -> Vec<Report> {
     let seed = args.common.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     let flavors: Vec<Flavor> = args.common.flavors();

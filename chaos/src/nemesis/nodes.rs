@@ -118,7 +118,7 @@ impl Nodes {
         self.all.nodes()
     }
 
-    /// What stands in front of the nodes of a pair.
+    /// The proxies in front of the nodes of a pair.
     pub(crate) fn proxies(&self, pair: usize) -> impl Iterator<Item = &Proxy> {
         (0..2).map(move |place| self.all.proxy(node(pair, place)))
     }
@@ -177,7 +177,7 @@ impl Nodes {
         });
     }
 
-    /// One that was killed, once another has its place.
+    /// Starts a killed node again, once another has its place or has not taken it in time.
     fn comes_back(&mut self, pair: usize) {
         let it = &mut self.pairs[pair];
         let Some((place, Some(due))) = it.dead else {
@@ -323,7 +323,7 @@ impl Nodes {
         let primaries = self.pairs.iter().enumerate();
         let primaries = primaries.filter_map(|(pair, it)| Some(node(pair, it.roles.primary()?)));
         let primaries: Vec<usize> = primaries.collect();
-        // One that was refused or cut off is tried again.
+        // A move that was refused or cut off is tried again.
         let Some(owner) = moving.end(&self.all, &primaries) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! One run on one server.
+//! A run on one server.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,7 +34,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// How long a process may take to end once it is told to.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// One run on one server.
+/// A run on one server.
 pub(super) struct Run<'a> {
     pub(super) args: &'a NemesisArgs,
     pub(super) flavor: Flavor,
@@ -117,7 +117,7 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// What the seed has chosen for a cluster.
+    /// The choices of the seed for a cluster.
     pub(super) fn choices(&self) -> String {
         if self.args.topology != Topology::Cluster {
             return String::new();
@@ -229,7 +229,7 @@ impl<'a> Run<'a> {
     fn calm(&mut self) {
         self.field.heal_all();
         if !self.field.servers.switches().is_empty() {
-            // One that was started again empty before another took its place.
+            // A primary that was started again empty, before another took its place, may lack the semaphores.
             let made = self.field.servers.prepare(&self.args.lock_names());
             made.expect("the semaphores can be made");
         }

@@ -47,7 +47,7 @@ pub(crate) enum Fault {
     Failover,
     /// It comes back empty, as a replica, or saying that it is a primary.
     KillPrimary,
-    /// What was written last has reached no replica.
+    /// The primary's last writes have reached no replica.
     KillUnreplicated,
     /// For long enough that another takes its place.
     FreezePrimary,
@@ -73,7 +73,7 @@ pub(crate) enum Target {
     Group,
     /// A pair of a cluster's nodes: the roles in it.
     Pair(usize),
-    /// What leads from all workers to both nodes of a pair.
+    /// The ways from all workers to both nodes of a pair.
     Way(usize),
     /// Which pair has which slot.
     Slots,
@@ -121,7 +121,7 @@ pub(crate) fn quarantine(lease: Duration) -> Duration {
 
 type Row = (Fault, &'static str, u32, At, Lasts);
 
-/// One row per fault: its name, how often it is drawn compared to others, where, and for how long.
+/// A row per fault: its name, how often it is drawn compared to others, where, and for how long.
 #[rustfmt::skip]
 const TABLE: &[Row] = {
     use {At::{Group, Network, Process, Server, Slots}, Fault as F, Lasts::{Failover, Lease, Long, No, Shortly, Standstill}};
@@ -173,7 +173,7 @@ impl Fault {
         TABLE.iter().map(|row| row.0).collect()
     }
 
-    /// Those that a proxy does.
+    /// The faults that a proxy makes.
     pub(crate) fn of_networks() -> Vec<Fault> {
         let rows = TABLE.iter().filter(|row| row.3 == At::Network);
         rows.map(|row| row.0).collect()
@@ -207,7 +207,7 @@ impl Fault {
                 !matches!(self, F::StopServer | F::RestartServer | F::RestartEmpty)
             }
             (_, At::Group | At::Slots) => false,
-            // One server that forgets promises nothing.
+            // A single server that forgets promises nothing.
             (Topology::Single, _) => self != F::RestartEmpty,
             (Topology::Quorum3 | Topology::Quorum5, _) => true,
         }
@@ -221,7 +221,7 @@ impl Fault {
     }
 }
 
-/// One fault that is to happen.
+/// A fault that is to happen.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
     /// When, from the start.

@@ -18,14 +18,14 @@ pub(crate) struct Servers {
     place: Place,
     /// For each worker a proxy before each server; none of a group.
     proxies: Vec<Vec<Arc<Proxy>>>,
-    /// One before each server of a quorum.
+    /// A front before each server of a quorum.
     fronts: Vec<Front>,
     /// The processes of the workers, for the fronts.
     pids: Pids,
 }
 
 enum Place {
-    /// One, or those of a quorum.
+    /// A single server, or those of a quorum.
     Apart(Primaries),
     Group(Box<Group>),
     Nodes(Box<Nodes>),
@@ -112,7 +112,7 @@ impl Servers {
         }
     }
 
-    /// Those that are asked for keys, each with the names that it has: all, but of a cluster its primaries.
+    /// The servers that are asked for keys, each with the names that it has: all, but of a cluster its primaries.
     pub(crate) fn heartbeats(&self, names: &[String]) -> Vec<(&Server, Vec<String>)> {
         let Place::Nodes(nodes) = &self.place else {
             return self.all().iter().map(|it| (it, names.to_vec())).collect();
@@ -127,7 +127,7 @@ impl Servers {
         (0..PAIRS).filter_map(with_its).collect()
     }
 
-    /// Makes the semaphores where they are not. Where none is the primary now, the next is told.
+    /// Makes the semaphores where they are not. Where no server is the primary now, the next is told.
     pub(crate) fn prepare(&self, names: &[String]) -> redis::RedisResult<()> {
         match &self.place {
             Place::Apart(servers) => kind::prepare(servers.server(0), names, &["PUBLISH"]),
@@ -143,7 +143,7 @@ impl Servers {
         }
     }
 
-    /// Looks after those that replace each other. Whether one has a place that may have forgotten the semaphores.
+    /// Looks after servers that replace each other. Answers whether one has become a primary that may have forgotten the semaphores.
     pub(crate) fn look(&mut self) -> bool {
         let before = self.switches().len();
         match &mut self.place {
@@ -172,7 +172,7 @@ impl Servers {
         }
     }
 
-    /// Those that clients connect to.
+    /// The servers that clients connect to.
     pub(crate) fn all_and_sentinels(&self) -> impl Iterator<Item = &Server> {
         let sentinels: &[Server] = match &self.place {
             Place::Apart(_) | Place::Nodes(_) => &[],
@@ -181,7 +181,7 @@ impl Servers {
         self.all().iter().chain(sentinels)
     }
 
-    /// One of them; of those that replace each other the primary, if it is well.
+    /// The server with this number; of those that replace each other the primary, if it is well.
     pub(crate) fn at(&self, at: usize) -> Option<&Server> {
         match &self.place {
             Place::Apart(servers) => Some(servers.server(at)),
@@ -204,7 +204,7 @@ impl Servers {
         }
     }
 
-    /// What stands before the servers for this worker, in their order.
+    /// The proxies before the servers for this worker, in their order.
     pub(crate) fn proxies(&self, worker: usize) -> &[Arc<Proxy>] {
         &self.proxies[worker]
     }

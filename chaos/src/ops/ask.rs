@@ -217,7 +217,7 @@ macro_rules! ask_as_it_is {
     }};
 }
 
-/// One ask, and the hold if it brings one.
+/// An ask, and the hold if it brings one.
 pub(super) async fn one(world: &World, client: usize, rng: &mut Rng) {
     let number = rng.usize(..world.names.len());
     let plan = Plan::draw(world, number, rng);

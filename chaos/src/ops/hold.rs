@@ -13,7 +13,7 @@ use crate::{
     witness::Witness,
 };
 
-/// What a hold is like.
+/// The properties of a hold.
 #[derive(Clone, Copy)]
 pub(super) struct Terms {
     /// Guards that are shared do not exclude each other.
@@ -138,7 +138,7 @@ pub(super) async fn pause(rng: &mut Rng) {
     }
 }
 
-/// One read-modify-write. [`counter`](crate::counter) explains its use.
+/// A read-modify-write. [`counter`](crate::counter) explains its use.
 pub(super) async fn count(
     world: &World,
     name: usize,

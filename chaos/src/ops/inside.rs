@@ -1,7 +1,7 @@
 //! Work inside `run`: it looks at the clock and counts, at its own polls.
 //!
 //! `run` polls its work only while the hold is valid. So a poll of the work is a true look: the hold was valid at some instant
-//! between the beginning of the poll of `run` and the first instruction of the work. That is all that it proves. A process that is
+//! between the beginning of the poll of `run` and the first instruction of the work. A look proves no more. A process that is
 //! stopped between the library's check and that instruction works late, and nothing protects from that; so what a
 //! poll does counts as proved only if a later poll of `run` polls the work again, or answers with its output.
 //!
@@ -30,7 +30,7 @@ use crate::{
     witness::Witness,
 };
 
-/// One `run`, seen from outside and from inside.
+/// A `run`, seen from outside and from inside.
 pub(super) struct Inside<'a> {
     world: &'a World,
     /// The names that are held.
@@ -192,7 +192,7 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// One read-modify-write, which is proved later, if at all.
+    /// A read-modify-write, which is proved later, if at all.
     async fn count(&self, rng: &mut Rng) {
         let place = rng.usize(..self.names.len());
         let name = self.names[place];

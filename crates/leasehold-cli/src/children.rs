@@ -10,7 +10,7 @@ pub(crate) fn group_of(pid: Pid) -> Option<Pid> {
     Pid::from_raw(nix::unistd::getpgid(Some(pid)).ok()?.as_raw())
 }
 
-/// Also those that are still on their way to another program. None where the system does not tell.
+/// Our children, also those still on their way to another program. Empty where the system does not tell.
 pub(crate) fn children() -> Vec<Pid> {
     let tasks = fs::read_dir("/proc/self/task")
         .into_iter()

@@ -1,4 +1,4 @@
-//! One file per command.
+//! A file per command.
 
 pub(crate) mod demo;
 pub(crate) mod ls;

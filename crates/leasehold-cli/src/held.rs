@@ -106,7 +106,7 @@ impl Ask {
 
 type Later<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// What all guards can do.
+/// Methods that all guards have.
 trait AnyGuard {
     fn name(&self) -> &str;
     fn remaining(&self) -> Duration;

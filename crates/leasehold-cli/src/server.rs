@@ -51,7 +51,7 @@ pub(crate) struct Server {
     tls: TlsOptions,
 }
 
-/// What all clients of several servers must agree about.
+/// Options about which all clients of several servers must agree.
 #[derive(Clone, Debug, Default, ClapArgs, Serialize, Deserialize)]
 pub(crate) struct QuorumOptions {
     /// The longest lease of all clients, for which a server that has restarted has no vote [default: 30s]
@@ -65,7 +65,7 @@ pub(crate) struct QuorumOptions {
     persistent_servers: bool,
 }
 
-/// What stands before each name on the server, and is not shown.
+/// The text before each name on the server, which is not shown.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct NamePrefix {
     #[arg(long = "prefix", value_name = "PREFIX", help = PREFIX)]
@@ -73,7 +73,7 @@ pub(crate) struct NamePrefix {
 }
 
 impl NamePrefix {
-    /// An empty one on the command line counts: there is none then, also if the environment has one.
+    /// An empty prefix on the command line counts: there is none then, also if the environment has one.
     pub(crate) fn text(&self) -> Result<String, Failure> {
         match &self.given {
             Some(prefix) => Ok(prefix.clone()),
@@ -105,7 +105,7 @@ impl Server {
     }
 }
 
-/// What TLS needs. What the environment says counts where the URL speaks TLS.
+/// The options of TLS. Variables of the environment count where the URL speaks TLS.
 #[cfg(feature = "tls")]
 #[derive(Clone, Debug, Default, ClapArgs, Serialize, Deserialize)]
 pub(crate) struct TlsOptions {

@@ -85,7 +85,7 @@ impl Terms {
         self.lease
     }
 
-    /// What is to be done with a hold that began `held` ago, and of whose lease `remaining` is left.
+    /// How to end a hold that began `held` ago, and of whose lease `remaining` is left.
     pub(crate) fn rest(&self, held: Duration, remaining: Duration) -> Rest {
         self.kept()
             .map_or(Rest::Over, |kept| kept.rest(held, remaining))
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(Terms::new(s(30), None, None).unwrap().first(), s(30));
     }
 
-    /// One table for `--at-least` and for `run_once_per` of the library: the lease, the time, how long the hold has lasted when
+    /// The same table for `--at-least` and for `run_once_per` of the library: the lease, the time, how long the hold has lasted when
     /// its work ends, and what is left of its lease; then the first lease, when it is extended, and the end.
     #[test]
     fn a_hold_that_ends_in_time_is_left_alone_and_another_is_released_in_time() {
@@ -182,7 +182,7 @@ mod tests {
             assert_eq!(command.every(), library.every(), "{case}");
             assert_eq!(command.extension(), lease, "{case}");
             assert_eq!(command.rest(held, remaining), rest, "{case}");
-            // What CMD needs for its end comes on top, and changes nothing else.
+            // The grace of CMD comes on top, and changes nothing else.
             let graceful = at_least(lease, time);
             assert_eq!(graceful.extend_at(), extend_at + graceful.grace, "{case}");
             assert_eq!(graceful.rest(held, remaining), rest, "{case}");

@@ -1,4 +1,4 @@
-//! `-v`: the events of the library and of this program, as lines on stderr. Those of a lock are the library's; this program adds what
+//! `-v`: the events of the library and of this program, as lines on stderr. The library tells of a lock; this program adds what
 //! becomes of the command.
 
 use std::fmt::{Debug, Result};

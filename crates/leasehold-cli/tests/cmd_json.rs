@@ -1,4 +1,4 @@
-//! What the command says to programs is what docs/command.md says.
+//! The command says to programs what docs/command.md says.
 
 mod common;
 

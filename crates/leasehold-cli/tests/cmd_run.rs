@@ -119,7 +119,7 @@ fn the_name_is_held_while_the_command_runs_and_free_afterwards() {
 #[test]
 fn signals_reach_the_command() {
     let (server, notes) = (server(), Notes::new());
-    // Under `nohup` the command would ignore it. What is caught here is as usual in what is started from here.
+    // Under `nohup` the command would ignore HUP. A signal that this process catches is as usual in its children.
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().unwrap();
     let _caught = runtime.block_on(async { signal(SignalKind::hangup()).unwrap() });
@@ -177,7 +177,7 @@ fn a_hangup_that_was_ignored_before_stays_ignored() {
 #[test]
 fn without_a_terminal_a_stopped_command_keeps_its_lock_and_goes_on_when_told() {
     let (server, notes) = (server(), Notes::new());
-    // One process: a shell that starts another one by vfork when both are stopped is never seen as stopped.
+    // A single process: a shell that starts another one by vfork when both are stopped is never seen as stopped.
     let script = format!(
         "mkfifo {go}; exec 3<>{go}; echo $$ >{pid}; read line <&3",
         pid = notes.sh("pid"),

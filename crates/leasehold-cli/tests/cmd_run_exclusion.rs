@@ -13,7 +13,7 @@ const TIMES: usize = 100;
 /// Reads a number from a plain file, waits, and writes it back plus one.
 const INCREMENT: &str = "read n <\"$1\"; sleep 0.001; echo $((n + 1)) >\"$1\"";
 
-/// What is in the file when each process has run its commands.
+/// The number in the file when each process has run its commands.
 fn count(command: impl Fn() -> Command + Sync) -> usize {
     let notes = Notes::new();
     notes.write("number", "0\n");

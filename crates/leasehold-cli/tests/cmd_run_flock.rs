@@ -106,7 +106,7 @@ fn a_duration_that_is_none_is_refused_with_the_reason() {
     }
 }
 
-/// What a crontab says is mailed.
+/// Cron mails every line that a command prints.
 #[test]
 fn a_quiet_run_says_nothing_of_a_held_name_and_everything_else() {
     let server = server();

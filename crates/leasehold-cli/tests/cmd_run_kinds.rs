@@ -21,7 +21,7 @@ const KINDS: [&[&str]; 8] = [
     &["--kind", "leased", "--permits", "1"],
 ];
 
-/// Those that one holder keeps for itself.
+/// Kinds that one holder keeps for itself.
 fn exclusive() -> impl Iterator<Item = &'static [&'static str]> {
     KINDS.into_iter().filter(|flags| flags[1] != "read")
 }
@@ -204,7 +204,7 @@ fn the_fencing_token_is_passed_on_and_grows() {
     let server = Server::start(Flavor::Redis);
     let said = |flags: &[&str], script: &str| {
         let mut command = run(&server.url(), flags, script);
-        // That of another lock, as it is inside another `leasehold run`.
+        // The token of another lock, as it is inside another `leasehold run`.
         let output = command.env("LEASEHOLD_TOKEN", "1").output().unwrap();
         assert_eq!(code(output.status), 0, "{}", stderr(&output));
         (stdout(&output).trim().to_owned(), stderr(&output))

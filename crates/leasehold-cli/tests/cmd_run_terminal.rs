@@ -91,7 +91,7 @@ impl Terminal {
     }
 }
 
-/// One process: a shell that is about to start another one by vfork cannot be stopped until that has happened, and
+/// A single process: a shell that is about to start another one by vfork cannot be stopped until that has happened, and
 /// that one may have been stopped by the same Ctrl-Z.
 const WORK: &str = "echo ready; exec sleep 100";
 

@@ -58,7 +58,7 @@ fn quiet_answers_with_the_exit_status_and_nothing_else() {
     notes.wait("up");
     assert_eq!(look(&["-q", "job"]), says(0));
     assert_eq!(look(&["-q", "--kind", "mutex", "job"]), says(0));
-    // What is no answer is told all the same.
+    // A failure is no answer, and is told all the same.
     server.cli(&["RPUSH", "list", "a"]);
     let (code, out, err) = look(&["-q", "list"]);
     assert_eq!((code, out.as_str()), (77, ""));
@@ -683,7 +683,7 @@ async fn a_replica_is_told_and_misses_no_client() {
     guard.release().await.unwrap();
 }
 
-/// What `leasehold ls` prints.
+/// The output of `leasehold ls`.
 fn ls(server: &Server, words: &[&str]) -> String {
     let mut command = leasehold(&server.url());
     let output = command.arg("ls").args(words).output().unwrap();
@@ -824,7 +824,7 @@ async fn ls_lists_those_that_are_asked_for_in_the_order_that_is_asked_for() {
     assert_eq!(names(&["--older", "5m"]), [REPORT]);
     let (by_held, by_left) = (names(&["--sort", "held"]), names(&["--sort", "left"]));
     assert_eq!((by_held[0].as_str(), by_left[0].as_str()), (REPORT, REPORT));
-    // What tells no time comes last.
+    // A lock that tells no time comes last.
     assert_eq!(
         (by_held.last(), by_left.last()),
         (

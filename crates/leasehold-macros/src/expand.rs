@@ -176,7 +176,7 @@ fn output_of(promise: &Type) -> Option<TokenStream> {
     })
 }
 
-/// What the parts of the written function share.
+/// The settings that the parts of the written function share.
 struct Writer<'a> {
     options: &'a Options,
     /// The function's own name: errors name this place as the one that holds the lock.
@@ -288,7 +288,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What is asked for, and the call that waits for it. Two statements: a value that the name is made of may not be `Send`, and is gone by the first `.await`.
+    /// The demand, and the call that waits for it, as two statements: a value that the name is made of may not be `Send`, and is
+    /// gone by the first `.await`.
     fn enter(&self, demand: &Ident) -> (TokenStream, TokenStream) {
         let Options {
             name,
@@ -324,7 +325,7 @@ impl<'a> Writer<'a> {
         (terms, enter)
     }
 
-    /// What the function returns when it was not entered.
+    /// The value that the function returns when it was not entered.
     fn refused(&self, error: &Ident) -> TokenStream {
         let failed = self.failed(error);
         match &self.options.busy {
@@ -338,7 +339,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What the function returns of a failure.
+    /// The value that the function returns of a failure.
     fn failed(&self, error: &Ident) -> TokenStream {
         if let Some(failed) = &self.options.failed {
             return quote!(::leasehold::attribute::failed(#error, #failed));

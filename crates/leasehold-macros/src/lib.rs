@@ -63,7 +63,7 @@ use proc_macro::TokenStream;
 ///
 /// # Calls inside calls
 /// A call on a name that a `#[locked]` call around it holds, by the same client, is refused at once; with `reentrant` on the inner function it enters.
-/// What counts is which call runs inside which, not the task. So the branches of a `join!` exclude each other; but under one holder,
+/// The nesting of calls counts, not the task. So the branches of a `join!` exclude each other; but under one holder,
 /// branches that say `reentrant` are inside together, as their holder is. A task that is spawned inside is on its own: it waits for the
 /// name, and if the function waits for the task, both wait for ever. Inside of `Owner::scope` all calls are of the scope's owner: there
 /// siblings enter together, as all re-entry by that owner does.

@@ -40,7 +40,7 @@ pub(crate) fn moved(sig: &mut Signature, used: &BTreeSet<String>) -> TokenStream
             });
             continue;
         }
-        // Those that say whether it is there, and which lints are silent.
+        // Its attributes say whether it is there, and which lints are silent.
         let attrs = &argument.attrs;
         let mut names = Vec::new();
         bound(&mut argument.pat, &mut names);

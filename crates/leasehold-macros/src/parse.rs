@@ -1,4 +1,4 @@
-//! What stands in the brackets of `#[locked(…)]`: a name as for `format!`, then options. Each mistake is told at its token.
+//! The brackets of `#[locked(…)]`: a name as for `format!`, then options. Each mistake is told at its token.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -9,7 +9,7 @@ use syn::{
     spanned::Spanned,
 };
 
-/// What an option is called, and an example of it.
+/// The word of each option, and an example of it.
 const OPTIONS: [(&str, &str); 12] = [
     ("wait", "wait = \"5s\""),
     ("lease", "lease = \"15s\""),
@@ -38,7 +38,7 @@ const KINDS: [(&str, &str); 7] = [
 
 /// The brackets.
 pub(crate) struct Options {
-    /// What goes to `format!`: the text and its values.
+    /// The arguments of `format!`: the text and its values.
     pub(crate) name: TokenStream,
     pub(crate) wait: Option<TokenStream>,
     pub(crate) lease: Option<TokenStream>,
@@ -321,7 +321,7 @@ fn mentions(text: &str, word: &str) -> bool {
 fn duration(option: &str, input: ParseStream) -> Result<TokenStream> {
     let value: Expr = input.parse()?;
     let mut plain = &value;
-    // What a `macro_rules!` hands on.
+    // A `macro_rules!` hands its expressions on in groups.
     while let Expr::Group(group) = plain {
         plain = &group.expr;
     }

@@ -18,7 +18,7 @@ use crate::server::{Flavor, Server};
 #[derive(Debug)]
 pub struct Primaries {
     servers: Vec<Server>,
-    /// One before each server, or none at all.
+    /// A proxy before each server, or none at all.
     proxies: Vec<Proxy>,
 }
 
@@ -58,7 +58,7 @@ impl Primaries {
         self.servers.len()
     }
 
-    /// One of them.
+    /// The server with this number.
     #[track_caller]
     pub fn server(&self, i: usize) -> &Server {
         &self.servers[i]
@@ -69,7 +69,7 @@ impl Primaries {
         &self.servers
     }
 
-    /// What stands in front of one.
+    /// The proxy in front of a server.
     ///
     /// # Panics
     /// When they are not [behind proxies](Primaries::behind_proxies).
@@ -79,7 +79,7 @@ impl Primaries {
         proxy.expect("the servers were put behind_proxies")
     }
 
-    /// Where a client reaches one, through its proxy if it has one. It stays so for good.
+    /// Where a client reaches a server, through its proxy if it has one. This URL stays the same for good.
     #[track_caller]
     pub fn url(&self, i: usize) -> String {
         let server = &self.servers[i];

@@ -134,7 +134,7 @@ impl SentinelSettings {
         self.tls.iter().flat_map(|_| speak.clone()).collect()
     }
 
-    /// What a sentinel is told, and then adds to.
+    /// The file with which a sentinel starts, and to which it then adds.
     fn file(&self, primary: u16) -> String {
         let mut lines = vec![format!("monitor {MASTER} 127.0.0.1 {primary} {QUORUM}")];
         let of_master = self.of_master().into_iter();
@@ -291,8 +291,8 @@ impl SentinelGroup {
     }
 
     /// Has one sentinel watch server `primary` from now on, as operators do who replace a primary by hand: `SENTINEL REMOVE`, `MONITOR` and
-    /// `SET`. It begins with the configuration epoch 0 and knows no other sentinel. One that hears of a higher epoch, from a sentinel that
-    /// watches a server of the same primary, is back there within 2 s: have [all of them forget](SentinelGroup::forget_primary) first.
+    /// `SET`. It begins with the configuration epoch 0 and knows no other sentinel. If it hears of a higher epoch, from a sentinel that
+    /// watches a server of the same primary, it is back there within 2 s: have [all of them forget](SentinelGroup::forget_primary) first.
     ///
     /// # Panics
     /// When it refuses.

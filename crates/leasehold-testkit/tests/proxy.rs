@@ -45,7 +45,7 @@ impl Raw {
         assert_eq!(String::from_utf8_lossy(&bytes), reply);
     }
 
-    /// That nothing comes, and the connection stays open.
+    /// Nothing comes, and the connection stays open.
     fn expect_silence(&mut self) {
         self.0.set_read_timeout(Some(A_WHILE)).expect("a timeout");
         let read = self.0.read(&mut [0; 64]).map_err(|error| error.kind());

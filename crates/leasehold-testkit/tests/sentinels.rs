@@ -8,7 +8,7 @@ use redis::Value;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// One group at a time: each is six processes.
+/// At most one group at a time: each is six processes.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

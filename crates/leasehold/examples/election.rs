@@ -1,4 +1,4 @@
-//! One scheduler at a time, and others that take over.
+//! At most one scheduler at a time, and others that take over.
 //!
 //! ```sh
 //! cargo run --example election                                        # three candidates in memory; ends by itself

@@ -14,7 +14,7 @@ struct Request {
     order: u64,
 }
 
-/// What a shop says. A failure of the lock is one of them, by `From`, as `?` would need it.
+/// The refusals of a shop. A failure of the lock is one of them, by `From`, as `?` would need it.
 enum Refused {
     TryLater,
     Lock(Error),

@@ -67,7 +67,7 @@ impl AtLeast {
         self.lease
     }
 
-    /// What is to be done with a hold that began `held` ago, and of whose lease `remaining` is left.
+    /// The end of a hold that began `held` ago, and of whose lease `remaining` is left.
     pub fn rest(&self, held: Duration, remaining: Duration) -> Rest {
         // The clocks of the server and of this machine do not run at quite the same speed.
         let drift = self.time / 50;

@@ -1,4 +1,4 @@
-//! What the functions call that `#[locked]` writes, and where they find their client.
+//! Functions that the code written by `#[locked]` calls, and the client that they find.
 //!
 //! **Calls inside calls.** Each entered call is a frame; a frame knows the one around it, and the innermost is task-local while a body
 //! is polled. So a call sees the frames that it runs inside of: not those of the other branches of a `join!`, which exclude it.
@@ -125,7 +125,7 @@ const SAY_REENTRANT: &str =
     "say `reentrant` in the inner #[locked] to enter, or call a function inside that does not lock";
 const OTHER_KIND: &str = "the outer call holds it in another way, as another kind or to read only; take it there as it is needed here, or under another name";
 
-/// What a call asks for.
+/// The lock that a call asks for, and its options.
 #[doc(hidden)]
 pub struct Demand {
     pub client: Option<Client>,
@@ -143,7 +143,7 @@ pub fn client(client: &Client) -> Client {
     client.clone()
 }
 
-/// That of the option, of the scope, or of the process.
+/// The client of the option, of the scope, or of the process.
 pub(crate) fn client_of(option: Option<Client>) -> Result<Client, Error> {
     let scoped = || SCOPED.try_with(Client::clone).ok();
     // The nearest counts: what the function says, then what surrounds the call, then the process.
@@ -287,14 +287,14 @@ impl<K: Lockable> Entered<K> {
         let output = output?;
         // No other has it: calls inside have ended, and each took it for an instant only.
         if let Ok(guard) = Arc::try_unwrap(self.guard) {
-            // The work is done, and no failure of the release undoes it. A loss that only the release finds is told by an event.
+            // The work is done, and no failure of the release undoes it. An event tells of a loss that only the release finds.
             let _ = guard.release().await;
         }
         Ok(output)
     }
 }
 
-/// What `failed = |error| …` makes of an error.
+/// The value that `failed = |error| …` makes of an error.
 #[doc(hidden)]
 pub fn failed<T>(error: Error, failed: impl FnOnce(Error) -> T) -> T {
     failed(error)

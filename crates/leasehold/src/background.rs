@@ -92,7 +92,7 @@ impl BackgroundRuntime {
         }
     }
 
-    /// Fails if the client's thread has ended. One atomic load.
+    /// Fails if the client's thread has ended. Costs an atomic load.
     pub(crate) fn check(&self) -> Result<(), ThreadGone> {
         match self {
             BackgroundRuntime::Thread(thread) if !thread.is_alive() => Err(ThreadGone),
@@ -100,7 +100,7 @@ impl BackgroundRuntime {
         }
     }
 
-    /// Fails also if this process is a fork of the one where the thread runs. One system call.
+    /// Fails also if this process is a fork of the one where the thread runs. Costs a system call.
     pub(crate) fn check_process(&self) -> Result<(), ThreadGone> {
         match self {
             BackgroundRuntime::Thread(thread) if !thread.is_in_this_process() => Err(ThreadGone),
@@ -120,7 +120,7 @@ impl BackgroundRuntime {
         }
     }
 
-    /// Tells the resident when the thread ends. That is a bug: only a panic ends it.
+    /// Tells the resident when the thread ends, which is a bug: only a panic ends it.
     pub(crate) fn tell_at_end(&self, resident: Weak<dyn Resident>) {
         if let BackgroundRuntime::Thread(thread) = self {
             let mut clients = thread.clients.lock();

@@ -40,7 +40,7 @@ use crate::{
 /// # Ok(()) }
 /// ```
 ///
-/// One client for all locks of a program, of all kinds:
+/// A client serves all locks of a program, of all kinds:
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
 /// # let client = leasehold::Client::connect("memory:").await?;
@@ -113,7 +113,7 @@ impl Client {
         FencedStore::new(&self.core, name.as_ref())
     }
 
-    /// One leader among all that campaign for `name`, with a value that others can read. No I/O; the first use refuses a bad name.
+    /// An election of one leader among all that campaign for `name`, with a value that others can read. No I/O; the first use refuses a bad name.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         let name = name.as_ref();
         Election::new(
@@ -189,10 +189,10 @@ impl Client {
     /// The locks whose names match a pattern, of all kinds, ours and Redisson's: `*` for all, as `SCAN … MATCH` reads it. No I/O; each
     /// [`next`](Find::next) reads a page of the server's keys. The time that this takes grows with the number of all keys.
     ///
-    /// What is no lock is not listed, and what cannot be told from data is not either:
+    /// Only locks are listed, and none that cannot be told from data:
     /// - a mutex, a fair one and a fenced one are told apart by who waits and by tokens; else each is a mutex, as a spin mutex always is;
     /// - a leased semaphore is listed while permits are out, and any semaphore or latch while a client waits, as far as the server knows;
-    /// - another library's [`PlainMutex`] is listed if it has an end, and its value is like a token. So may be a session's.
+    /// - another library's [`PlainMutex`] is listed if it has an end, and its value is like a token. So may be a session's key.
     ///
     /// [`docs::keys`](crate::docs::keys) says what is taken for a lock, and which rights this needs.
     ///
@@ -215,8 +215,8 @@ impl Client {
 
     /// Frees a mutex: takes it from its holder. `false` if it was free. The other kinds have a `force_unlock` of their own.
     ///
-    /// Make sure that the holder is dead first: until it learns it, it believes that it is alone. One that uses this library
-    /// learns it within 100 ms while a task of its own client has waited for the name for a second or longer. Else its client listens
+    /// Make sure that the holder is dead first: until it learns of the loss, it believes that it is alone. A holder that uses this
+    /// library learns it within 100 ms while a task of its own client has waited for the name for a second or longer. Else its client listens
     /// to nothing, and the holder learns it at its next renewal or [`verify`](crate::Guard::verify), a third of its lease later at
     /// worst. Waiters of other processes are served at once; those of the holder's own client wait behind it in memory, and go on
     /// when it learns it. Called through the holder's client, it tells both at once.

@@ -25,7 +25,7 @@ use crate::address;
 #[must_use = "give it to ClientBuilder::cluster"]
 pub struct ClusterNodes {
     pub(crate) hosts: Vec<String>,
-    /// What a node says of its place, and its place.
+    /// The address that a node calls its own, and the address at which it is reached.
     pub(crate) elsewhere: Vec<(String, String)>,
 }
 

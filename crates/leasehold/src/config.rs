@@ -154,7 +154,7 @@ pub(crate) struct Config {
     pub(crate) linger: Duration,
     /// How this client calls itself.
     pub(crate) label: String,
-    /// What stands before each name on the server.
+    /// The prefix of each name on the server.
     pub(crate) name_prefix: String,
     /// Whether to warn if the server may forget locks.
     pub(crate) check_server: bool,
@@ -288,7 +288,7 @@ impl Config {
         }
     }
 
-    /// That much of a lease that is not renewed, or an error: its holder was promised all of it.
+    /// Refuses a lease that is not renewed if less of it would be believed: its holder is promised all of it.
     pub(crate) fn check_fixed(
         &self,
         what: &'static str,
@@ -354,7 +354,7 @@ pub(crate) fn check_interval(interval: Duration) -> Result<Duration, Error> {
     Err(invalid.remedy(remedy).into())
 }
 
-/// What is to be left of a lease that is extended: of a fixed one, since a renewed one has no end.
+/// The time to be left of a lease that is extended: of a fixed one, since a renewed one has no end.
 pub(crate) fn check_extension(lease: Duration, is_fixed: bool) -> Result<Duration, Error> {
     if !is_fixed {
         let (what, value) = ("the lease to extend", "renewed while the guard lives");

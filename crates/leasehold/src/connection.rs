@@ -49,7 +49,7 @@ pub enum Protocol {
     Resp3,
 }
 
-/// What the kernel takes; whole seconds.
+/// The most that the kernel takes, in whole seconds.
 const SECONDS_MOST: Duration = Duration::from_secs(32_767);
 const PROBES_MOST: u32 = 127;
 

@@ -108,7 +108,7 @@ impl Provider {
         Provider(Arc::new(provider))
     }
 
-    /// What the provider says. A panic of its code is a failure as any other: a task that reconnects must not end by it.
+    /// The answer of the provider. A panic of its code is a failure as any other: a task that reconnects must not end by it.
     pub(crate) async fn ask(&self) -> Result<Credentials, Cause> {
         // A provider that panics must not end the attempt to connect, for which others wait: it has failed, and is asked again.
         match AssertUnwindSafe(self.0.ask()).catch_unwind().await {

@@ -31,7 +31,7 @@ pub mod choosing {}
 /// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
 /// [bugs open]: https://github.com/leasehold/leasehold/blob/main/docs/bugs.md#open
 /// [fine]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md
-/// [fine-one]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#one-server-or-a-primary-with-replicas
+/// [fine-one]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#a-single-server-or-a-primary-with-replicas
 /// [fine-sentinel]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#sentinel
 /// [fine-cluster]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#cluster
 /// [fine-durability]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#a-lock-that-a-replica-has
@@ -53,7 +53,7 @@ pub mod keys {}
 /// [metrics]: crate::docs::metrics
 /// [topologies settings]: crate::docs::topologies#settings
 /// [keys]: crate::docs::keys
-/// [keys what-find-takes-for-a-lock]: crate::docs::keys#what-find-takes-for-a-lock
+/// [keys keys-that-find-takes-for-locks]: crate::docs::keys#keys-that-find-takes-for-locks
 #[doc = include_str!("../docs/observing.md")]
 pub mod observing {}
 

@@ -68,7 +68,7 @@ pub enum Durability {
     Aof,
 }
 
-/// What becomes of a lock that was taken, but not acknowledged in time: for [`ClientBuilder::unmet`](crate::ClientBuilder::unmet).
+/// The fate of a lock that was taken, but not acknowledged in time: for [`ClientBuilder::unmet`](crate::ClientBuilder::unmet).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unmet {
@@ -80,11 +80,11 @@ pub enum Unmet {
     Accept,
 }
 
-/// What servers have acknowledged of a hold: see [`Guard::durability`](crate::Guard::durability).
+/// The acknowledgements of a hold: see [`Guard::durability`](crate::Guard::durability).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acknowledged {
-    /// What was asked for.
+    /// The policy that was asked for.
     pub policy: Durability,
     /// How many replicas had it, when the server was asked last.
     pub replicas: u32,

@@ -64,7 +64,7 @@ pub enum Error {
         name: Arc<str>,
         /// Where the hold was taken.
         held_at: &'static Location<'static>,
-        /// What to do instead.
+        /// A way out, in words.
         remedy: &'static str,
     },
     /// The lease is lost; the guard is no longer valid.
@@ -130,7 +130,7 @@ pub enum ErrorKind {
     ThreadGone,
 }
 
-/// What an owner may do that may not enter again.
+/// The remedy for an owner that may not enter again.
 pub(crate) const NO_REENTRY: &str = "pass that guard on, or allow re-entry with reentrant(true)";
 
 /// The cause of an error, shared by all callers that waited for the same answer.

@@ -55,7 +55,7 @@ impl Find {
 
     /// The locks of the next page: often none. `None` when all keys have been looked at.
     ///
-    /// A lock that is there all the while is found, and found once. What is taken or given back meanwhile may be found or not.
+    /// A lock that is there all the while is found, and found once. A lock that is taken or given back meanwhile may be found or not.
     ///
     /// # Errors
     /// The pattern is not valid, or the server does not answer, or refuses a command. It only reads. The next call asks for the same page.

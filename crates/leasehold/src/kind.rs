@@ -86,7 +86,7 @@ impl fmt::Display for LockKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Access {
-    /// One at a time.
+    /// A single hold at a time.
     Exclusive,
     /// Together with others that share it; the callers of one process share one hold.
     Shared,

@@ -38,7 +38,7 @@
 //! # Dropping futures
 //!
 //! Every future of this crate may be dropped at any time; each says under *Cancel safety* what that does.
-//! None leaves a lock, a place in the queue or a subscription behind; at most a tombstone that refuses late copies of
+//! A dropped future leaves no lock, no place in the queue and no subscription behind; at most a tombstone that refuses late copies of
 //! a request that may or may not have been carried out, and that ends by itself ([`docs::keys`]).
 //!
 //! # Events and logs
@@ -56,7 +56,7 @@
 //!
 //! # Features
 //!
-//! One is on by default, `macros`: a program that speaks no TLS compiles no TLS library.
+//! Only `macros` is on by default: a program that speaks no TLS compiles no TLS library.
 //!
 //! | feature | |
 //! |---|---|
@@ -172,7 +172,7 @@ compile_error!(
      reads on Unix only, and nothing is tested elsewhere; build for Linux, for instance in WSL or a container"
 );
 
-/// The README's example compiles. (That of the repository is the same: tests/house/links.rs.)
+/// The README's example compiles. (The repository's README has the same: tests/house/links.rs.)
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -60,7 +60,7 @@ const SECONDS: &[f64] = &[
     10.0, 30.0, 60.0, 300.0,
 ];
 
-/// What the metrics of a client tell apart: by kind of lock, and by these classes of names.
+/// The metrics of a client, told apart by kind of lock, and by these classes of names.
 ///
 /// A class is the beginning of a name, and the value of the label `class`; names of no class are `other`. A name itself is never a
 /// label but of `leasehold_leader`, so there are no more series than classes, kinds, and elections that this client has led. A [name prefix](crate::ClientBuilder::name_prefix) is no part of the name here.
@@ -254,8 +254,8 @@ impl Counting {
 
 const METADATA: Metadata<'static> = Metadata::new("leasehold", Level::INFO, None);
 
-/// The program's recorder. What is made without one counts nothing for ever, so `None` until there is one: the one that stands for none has no
-/// size.
+/// The program's recorder. A counter that is made without a recorder counts nothing for ever, so `None` until there is one: the recorder that
+/// stands for none has no size.
 fn with_recorder<T>(use_it: impl FnOnce(&dyn Recorder) -> T) -> Option<T> {
     metrics::with_recorder(|recorder| (size_of_val(recorder) > 0).then(|| use_it(recorder)))
 }

@@ -75,7 +75,7 @@ impl Outage {
     pub(crate) fn goes_on(&self, cause: &Cause) {
         let is_news = {
             let mut is_reported = self.is_reported.lock();
-            // What is under way at a server that was replaced tells nothing: no answer would end that.
+            // A request that fails at a server that was replaced tells nothing: no answer would end the outage.
             if self.is_replaced.load(Ordering::Relaxed) {
                 return;
             }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// One lease, unique within its client. Never used again after its release.
+/// The id of a lease: unique within its client, and never used again after its release.
 ///
 /// The upper bits are the wall-clock milliseconds of its making, so that a reader of the hash can tell
 /// since when the name is held without a key that says so.

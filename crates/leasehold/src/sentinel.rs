@@ -38,15 +38,15 @@ pub struct Sentinel {
     pub(crate) master: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
-    /// What is said of the place of a server or a sentinel, and its place.
+    /// The address of a server or a sentinel as the sentinels say it, and the address at which it is reached.
     pub(crate) elsewhere: Vec<(String, String)>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
 }
 
 impl Sentinel {
-    /// Sentinels at these addresses, each `host` or `host:port`; the port is 26379 if it is left out. One that answers names the others:
-    /// give two or three.
+    /// Sentinels at these addresses, each `host` or `host:port`; the port is 26379 if it is left out. A sentinel that answers
+    /// names the others: give two or three.
     pub fn new<H: Into<String>>(hosts: impl IntoIterator<Item = H>) -> Sentinel {
         Sentinel {
             hosts: hosts.into_iter().map(Into::into).collect(),
@@ -66,13 +66,13 @@ impl Sentinel {
         self
     }
 
-    /// The user to log in to the sentinels as. That of the primary is [`ClientBuilder::username`](crate::ClientBuilder::username).
+    /// The user to log in to the sentinels as. The primary's is [`ClientBuilder::username`](crate::ClientBuilder::username).
     pub fn username(mut self, username: impl Into<String>) -> Sentinel {
         self.username = Some(username.into());
         self
     }
 
-    /// The password of the sentinels. Never shown in a log, a `Debug` or an error. That of the primary is
+    /// The password of the sentinels. Never shown in a log, a `Debug` or an error. The primary's is
     /// [`ClientBuilder::password`](crate::ClientBuilder::password).
     pub fn password(mut self, password: impl Into<String>) -> Sentinel {
         self.password = Some(password.into());

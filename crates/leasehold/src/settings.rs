@@ -12,7 +12,7 @@ use crate::{ClientBuilder, Durability, Handoff, Unmet};
 /// Each setting of a [`ClientBuilder`] under the name of its method; what is left out has its default. A field that is not known is
 /// refused. Sentinels are given by their `url`; `connection` and what is no data (credentials providers, observers) in the program alone.
 ///
-/// What the fields say is checked when the client connects, as what the methods say.
+/// The values of the fields are checked when the client connects, as those given to the methods are.
 impl<'de> Deserialize<'de> for ClientBuilder {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let settings = ClientSettings::deserialize(deserializer).map_err(|error| {
@@ -38,7 +38,7 @@ trait Setting {
     fn value(self) -> Self::Value;
 }
 
-/// One row for each method of the builder: its name, and how its argument stands in a file.
+/// A row for each method of the builder: its name, and how its argument stands in a file.
 macro_rules! client_settings {
     ($($(#[$where:meta])? $name:ident: $form:ty),+ $(,)?) => {
         #[derive(Default, Deserialize)]

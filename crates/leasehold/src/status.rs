@@ -40,7 +40,7 @@ pub struct Status {
     /// The kind of lock that was looked at.
     pub kind: LockKind,
     /// The holders; none if it is free. The readers of one process are one holder. Of a leased semaphore at most 1000: those
-    /// whose leases end first. None of a semaphore without leases, whose holders the server does not know, and of a latch.
+    /// whose leases end first. Empty for a semaphore without leases, whose holders the server does not know, and for a latch.
     pub holders: Vec<Holder>,
     /// How many permits are free; `None` for a kind that has none.
     pub available: Option<i64>,
@@ -51,9 +51,9 @@ pub struct Status {
     /// How many clients listen for it to become free, Redisson's included. Where the server does not tell (to a user without
     /// `PUBSUB`; on Valkey 9.1 if there are 8, 15, 16, 29 to 32, 57 to 64 …, which it miscounts) those in our own queue; 0 of a semaphore or latch.
     pub waiting_clients: u64,
-    /// Those that stand in the server's queue, next first, at most 100: one for each client of this library that waits, of a fair mutex
-    /// one for each task, or thread of Redisson's. A place outlives a client that died by half a minute. None of a semaphore, a latch,
-    /// or a spin mutex, which have no queue, and of Redisson's clients beside other kinds, which race.
+    /// The places in the server's queue, next first, at most 100: one for each client of this library that waits, of a fair mutex
+    /// one for each task, or thread of Redisson's. A place outlives a client that died by half a minute. Empty for a semaphore, a
+    /// latch, or a spin mutex, which have no queue. Redisson's clients have places at a fair mutex only: at other kinds they race.
     pub queue: Vec<QueuedClient>,
     /// How many tasks of this client wait for it.
     pub waiting_here: usize,
@@ -94,7 +94,7 @@ pub struct Holder {
     pub remaining: Option<Duration>,
 }
 
-/// One that waits, as the server knows it. [`Status`] has an example.
+/// A waiter, as the server knows it. [`Status`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueuedClient {
@@ -104,7 +104,7 @@ pub struct QueuedClient {
     pub client: String,
     /// The label that the client gave itself, as [`Holder::label`].
     pub label: Option<String>,
-    /// Whether the server has a connection of its client, as [`Holder::connected`]. One that died stands here until it would be served.
+    /// Whether the server has a connection of its client, as [`Holder::connected`]. A waiter that died stands here until it would be served.
     pub connected: Option<bool>,
     /// How it wants to share the lock with others.
     pub access: Access,
@@ -206,7 +206,7 @@ impl QueuedClient {
 
 const UUID_CHARS: usize = 36;
 
-/// What an owner field says.
+/// The parts of an owner field.
 struct By {
     client: String,
     since: Option<SystemTime>,

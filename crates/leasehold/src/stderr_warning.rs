@@ -1,4 +1,4 @@
-//! What the library has to tell those who run the program, whether or not the program listens to `tracing`.
+//! Warnings for those who run the program, whether or not the program listens to `tracing`.
 
 use std::{panic::Location, sync::Once, time::Duration};
 

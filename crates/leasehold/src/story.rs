@@ -34,7 +34,7 @@ use crate::{
     user_callback,
 };
 
-/// Whether a subscriber may want to hear it. One load; calls no subscriber.
+/// Whether a subscriber may want to hear the story. Costs a load, and calls no subscriber.
 pub(crate) fn is_on() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
 }

@@ -61,7 +61,7 @@ impl Tls {
 
     /// Trusts the authorities in this PEM, in place of the system's. Each further one adds to them.
     ///
-    /// One text may hold several certificates. The certificate of a server that signed its own is not an authority's: make one
+    /// A text may hold several certificates. The certificate of a server that signed its own is not an authority's: make one
     /// authority, and let it sign the server's, or name its key with [`pinned`](Tls::pinned).
     pub fn root_pem(mut self, certificates: impl Into<Vec<u8>>) -> Tls {
         self.roots.push(Pem::Text(certificates.into()));

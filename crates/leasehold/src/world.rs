@@ -1,4 +1,4 @@
-//! What a simulation puts in the place of the world: a client's clock and uuid, the lease ids, and the timers' times.
+//! The world of a simulation, in place of the real one: a client's clock and uuid, the lease ids, and the timers' times.
 //!
 //! Outside a simulation ([`enter`] was not called on this thread) nothing here does anything.
 

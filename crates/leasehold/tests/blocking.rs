@@ -1,6 +1,6 @@
 //! The blocking API: where it waits, where it refuses to, and what each kind promises through it.
 
-/// What the kinds promise, with each verb on a thread of its own.
+/// The promises of the kinds, with each verb on a thread of its own.
 #[path = "conformance.rs"]
 mod conformance;
 #[allow(unreachable_pub, reason = "as in common")]
@@ -47,7 +47,7 @@ fn connect(world: &World) -> Client {
     Client::connect_with(world.builder()).unwrap()
 }
 
-/// What a thread gives in time, or it has hung.
+/// The result of a thread in time, or it has hung.
 #[track_caller]
 fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (told, heard) = mpsc::channel();
@@ -208,7 +208,7 @@ fn it_waits_where_a_thread_may() {
                     });
                 }
                 {
-                    // One thread: not driven.
+                    // A runtime of one thread is not driven here.
                     let _entered = runtime.enter();
                     locks_and_waits(&client, "entered");
                     let there = Client::connect("memory:").unwrap();
@@ -395,7 +395,7 @@ fn a_thread_that_ends_is_told_so() {
     }
 }
 
-/// Those that the suite does not ask.
+/// Verbs that the suite does not ask.
 #[test]
 fn the_other_verbs_answer_too() {
     for world in World::all() {
@@ -578,7 +578,7 @@ fn a_client_of_memory_whose_runtime_has_ended_is_an_error() {
         let asynchronous = runtime.block_on(builder.connect()).unwrap();
         let guard = runtime.block_on(asynchronous.mutex("held").lock()).unwrap();
         let client = Client::from(asynchronous);
-        // One that waits by a timer, and what comes after it.
+        // A call that waits by a timer, and a call after it.
         let (waits, (begins, begun)) = (client.clone(), mpsc::channel());
         let wait = thread::spawn(move || {
             begins.send(()).unwrap();

@@ -1,4 +1,4 @@
-//! What the kinds promise, on a cluster.
+//! The promises of the kinds, on a cluster.
 
 #[path = "conformance.rs"]
 mod conformance;

@@ -1,5 +1,5 @@
-//! What every kind of lock promises, written once: each test runs for every row of `common/kinds.rs`, on memory and on
-//! every real server. What is special about a kind stands in a file of its own.
+//! The promises of every kind of lock, written once: each test runs for every row of `common/kinds.rs`, on memory and on
+//! every real server. The promises of a single kind stand in a file of its own.
 
 pub(crate) mod common;
 
@@ -454,7 +454,7 @@ async fn permits_are_set_by_a_request_for_one_where_no_client_has() {
         ) else {
             return;
         };
-        // One that waits without them has its turn by the first that says how many.
+        // A waiter that names no number of permits has its turn by the first request that does.
         let waiting = tokio::spawn(row.lock(&one, "name").lock());
         until_it_waits(row, &two).await;
         let first = five.try_lock().await.unwrap().unwrap();
@@ -550,7 +550,7 @@ async fn a_semaphore_without_permits_says_so_when_the_time_is_up() {
             assert!(said.contains("no permits; set them"), "{row:?}: {said}");
         }
         wait_until_idle(&one).await;
-        // One that waits on, and one that asks once beside it.
+        // A caller that waits on, and a caller that asks once beside it.
         let waiting = tokio::spawn(lock.lock());
         until_it_waits(row, &lock).await;
         let beside = lock.try_lock().await;
@@ -560,7 +560,7 @@ async fn a_semaphore_without_permits_says_so_when_the_time_is_up() {
         assert!(lock.try_lock().await.unwrap().is_none(), "{row:?}: busy");
         assert!(lock.try_lock_for(500 * MS).await.unwrap().is_none());
         release(guard).await;
-        // None of them is free: that is busy.
+        // No permit is free: that is busy.
         let none = row.providing(&other, "name", 1).unwrap();
         let last = none.lock().await.unwrap();
         assert!(lock.try_lock().await.unwrap().is_none(), "{row:?}: out");
@@ -651,7 +651,7 @@ async fn max_hold_ends_a_hold_and_extend_moves_the_end_of_a_fixed_lease() {
     .await;
 }
 
-/// What a crashed holder leaves ends with its lease.
+/// A hold that a crashed holder leaves ends with its lease.
 #[tokio::test]
 async fn what_a_holder_leaves_to_expire_is_there_for_the_next_when_its_lease_ends() {
     for_each(|row, world| async move {
@@ -840,7 +840,7 @@ async fn status_lists_the_holder_and_those_who_wait() {
         until_waiting(&rival, 3).await;
         let listening = u64::from(row.listens());
         until_listening(&lock, listening).await;
-        // One that asks at this moment is not counted among those that wait.
+        // A waiter that asks at this moment is not counted among those that wait.
         let status = soon("three wait", async {
             loop {
                 let status = rival.status().await;

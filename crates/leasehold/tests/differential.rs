@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 const NAMES: usize = 2;
 
-/// What can be done. Numbers pick among what there is at that moment.
+/// A step of a game. Numbers pick among what there is at that moment.
 #[derive(Clone, Debug)]
 enum Step {
     TryLock {
@@ -120,7 +120,7 @@ impl OneHolder for OfFair {
     const ROW: Row = Row::Fair;
 }
 
-/// What is going on in one world.
+/// A game in one world.
 struct Game<K> {
     kind: PhantomData<K>,
     clients: Vec<Client>,
@@ -321,7 +321,7 @@ impl<K: OneHolder> Play for Game<K> {
             let _ = task.await;
         }
         self.guards.clear();
-        // What was detached or lost is still there.
+        // Holds that were detached or lost are still there.
         for name in 0..NAMES {
             self.lock(0, name).force_unlock().await.unwrap();
         }

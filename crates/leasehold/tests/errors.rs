@@ -28,7 +28,7 @@ const SILENT: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Table {
     rows: BTreeMap<String, Vec<(String, String)>>,
-    /// What differs from run to run, and what the table says instead.
+    /// Words that differ from run to run, and what the table says instead.
     varies: Vec<(String, &'static str)>,
 }
 
@@ -97,7 +97,7 @@ impl Table {
     }
 }
 
-/// What stands between the two, which is measured, replaced.
+/// `said`, with `instead` in place of the words between `before` and `after`, which are measured.
 fn between(said: &str, before: &str, after: &str, instead: &str) -> String {
     match said.split_once(before) {
         Some((start, rest)) => match rest.split_once(after) {
@@ -410,7 +410,7 @@ async fn by_tls(table: &mut Table) {
     table.add("a URL that asks for no check", result);
 }
 
-/// What the server refuses those that connect.
+/// The server's refusals of clients that connect.
 async fn refused_clients(table: &mut Table, flavor: Flavor) {
     let server = Server::start_with(flavor, &["--requirepass", "open-sesame"]);
     table.varies(server.addr(), "127.0.0.1:6379");
@@ -476,7 +476,7 @@ async fn client_of(server: &Server, timeout: Duration) -> Client {
     builder.operation_timeout(timeout).connect().await.unwrap()
 }
 
-/// What the server refuses a client that is there.
+/// The server's refusals of a connected client's requests.
 async fn refused_requests(table: &mut Table, flavor: Flavor) {
     let server = Server::start(flavor);
     table.varies(server.addr(), "127.0.0.1:6379");
@@ -542,7 +542,7 @@ async fn refused_requests(table: &mut Table, flavor: Flavor) {
         client.mutex("order:42").lock().await,
     );
 
-    // What passes by itself is waited for by lock(), and told by try_lock().
+    // A refusal that passes by itself is waited for by lock(), and told by try_lock().
     let client = client_of(&server, SILENT).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     table.add(
@@ -563,7 +563,7 @@ async fn refused_requests(table: &mut Table, flavor: Flavor) {
     );
 }
 
-/// What came of it, without the value.
+/// The verb and its result, without the value.
 fn told<'a, T>(
     verb: &'static str,
     asked: impl Future<Output = Result<T, Error>> + 'a,
@@ -571,7 +571,7 @@ fn told<'a, T>(
     Box::pin(async move { (verb, asked.await.map(drop)) })
 }
 
-/// What a client is told whose server does not answer. Each has a connection of its own: on the next request it would be known that
+/// The errors of clients whose server does not answer. Each has a connection of its own: on the next request it would be known that
 /// the server is silent. All ask at once, so that all of them may be patient.
 async fn silence(table: &mut Table, flavor: Flavor) {
     let mut server = Server::start(flavor);
@@ -666,7 +666,7 @@ async fn pay_within(id: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a `#[locked]` function says by itself.
+/// The errors of a `#[locked]` function itself.
 async fn of_functions(table: &mut Table) {
     table.add("#[locked], without a client", pay(42, false).await);
     let client = World::Memory(MemoryServer::new()).client().await;
@@ -682,7 +682,7 @@ async fn of_functions(table: &mut Table) {
     drop(guard);
 }
 
-/// What a guard says whose hold is over or short, and a client that has ended. In memory, and so in virtual time: a lease as short as
+/// The errors of a guard whose hold is over or short, and of an ended client. In memory, and so in virtual time: a lease as short as
 /// these may be over on a slow machine before its guard is there.
 async fn ends(table: &mut Table) {
     tokio::time::pause();

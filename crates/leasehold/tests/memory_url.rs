@@ -1,4 +1,4 @@
-//! What a program is warned of that may have no subscriber of `tracing` yet, once per process: a URL that says `memory:`, for memory is
+//! Warnings to a program that may have no subscriber of `tracing` yet, once per process: a URL that says `memory:`, for memory is
 //! chosen, not stumbled into; and a task that waits for a lock of its own process.
 //!
 //! Each test is about the first client of a process, so each runs in one of its own.

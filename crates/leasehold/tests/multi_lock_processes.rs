@@ -180,7 +180,7 @@ async fn processes_take_random_subsets_without_overlap_or_deadlock_though_some_a
         );
         assert_eq!(kills, KILLS);
         drop(processes);
-        // What the killed ones held ends with its lease.
+        // A hold of a killed process ends with its lease.
         let held = || keys(&server).iter().any(|key| key.starts_with("name "));
         leasehold_testkit::wait_until_async(2 * LEASE, "nothing is held", || !held()).await;
         let places = || keys(&server).iter().any(|key| key.ends_with(":queue"));

@@ -299,7 +299,7 @@ at_full_size! {
     ten_thousand_leases_of_three_seconds_live_80_ms_away: 10_000, 3_000, 80;
 }
 
-/// One script is as short as those of other holds, however many permits a hold has.
+/// A renewal script is as short as those of other holds, however many permits a hold has.
 #[tokio::test]
 async fn a_renewal_script_is_bounded_by_the_permits_and_not_by_the_guards() {
     const PERMITS: u32 = 1_000;
@@ -320,7 +320,7 @@ async fn a_renewal_script_is_bounded_by_the_permits_and_not_by_the_guards() {
     }
 }
 
-/// One name of another type among a hundred: the others are renewed all the same.
+/// A name of another type among a hundred: the others are renewed all the same.
 #[tokio::test]
 async fn one_bad_name_in_a_batch_delays_nobody() {
     for server in servers() {

@@ -1,4 +1,4 @@
-//! What an observer hears, and what the metrics say, whatever happens to calls and locks. `LEASEHOLD_FULL=1` makes four times as many
+//! Events that observers hear, and what the metrics say, whatever happens to calls and locks. `LEASEHOLD_FULL=1` makes four times as many
 //! calls.
 #![allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 
@@ -80,7 +80,7 @@ impl Heard {
     }
 }
 
-/// One call of any kind, which is dropped somewhere, times out, or gets its guard, and holds it for a while.
+/// A call of any kind, which is dropped somewhere, times out, or gets its guard, and holds it for a while.
 async fn call(client: &Client, server: Option<&MemoryServer>, random: &mut fastrand::Rng) {
     let row = ROWS[random.usize(..ROWS.len())];
     let kind = match row {
@@ -453,7 +453,7 @@ fn documented() -> BTreeSet<String> {
         .collect()
 }
 
-/// What the metrics say since `begun` is what an observer has heard since then.
+/// The metrics have counted since `begun` what an observer has heard since then.
 fn compare(heard: &Heard, begun: &BTreeMap<String, f64>, scraped: &BTreeMap<String, f64>) {
     let told =
         |metric: &str, labels: &[&str]| sum(scraped, metric, labels) - sum(begun, metric, labels);
@@ -518,7 +518,7 @@ fn check_page(scraped: &BTreeMap<String, f64>) {
     }
 }
 
-/// One test for all: a program has one recorder.
+/// A single test for all: a program has one recorder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_metrics_agree_with_the_events_and_with_their_page() {
     let server = MemoryServer::new();

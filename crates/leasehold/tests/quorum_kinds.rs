@@ -1,4 +1,4 @@
-//! What the kinds promise, on a majority of three and of five servers.
+//! The promises of the kinds, on a majority of three and of five servers.
 
 #[path = "conformance.rs"]
 mod conformance;

@@ -52,7 +52,7 @@ struct Case {
     time: Duration,
 }
 
-/// What each side had.
+/// The share that each side had.
 struct Shares {
     case: Case,
     /// Holds and the longest wait.

@@ -175,7 +175,7 @@ fn one_client_serves_two_runtimes_at_once() {
                 });
             }
         });
-        // One for the background runtime and one for the runtime that connected; those that have ended leave none.
+        // A connection for the background runtime and another for the runtime that connected; runtimes that have ended leave none.
         wait_until(SOON, "the others' connections are closed", || {
             connections(&server, client.id()) <= 2
         });
@@ -404,7 +404,7 @@ async fn connect_without_timeout(url: &str) -> Client {
         .unwrap()
 }
 
-/// What the runtime that ends was in the middle of.
+/// The work that the runtime that ends was in the middle of.
 #[derive(Clone, Copy, Debug)]
 enum Middle {
     /// The name is free.

@@ -1,4 +1,4 @@
-//! What the kinds promise, where sentinels name the primary.
+//! The promises of the kinds, where sentinels name the primary.
 
 #[path = "conformance.rs"]
 mod conformance;

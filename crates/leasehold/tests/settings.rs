@@ -91,6 +91,17 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
     let by_hand = Client::builder().durability(Durability::Majority);
     assert_eq!(format!("{majority:?}"), format!("{by_hand:?}"));
     assert_eq!(format!("{read:?}"), format!("{built:?}"));
+    let text = r#"
+        quorum = ["redis://127.0.0.1:1/", "redis://127.0.0.1:2/", "redis://127.0.0.1:3/"]
+        longest_lease = "2m"
+        persistent_servers = true
+    "#;
+    let quorum: ClientBuilder = toml::from_str(text).unwrap();
+    let by_hand = Client::builder()
+        .quorum([1, 2, 3].map(|port| format!("redis://127.0.0.1:{port}/")))
+        .longest_lease(seconds(120))
+        .persistent_servers(true);
+    assert_eq!(format!("{quorum:?}"), format!("{by_hand:?}"));
     for default in [
         toml::from_str("").unwrap(),
         serde_json::from_str("{}").unwrap(),

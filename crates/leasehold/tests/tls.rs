@@ -22,7 +22,7 @@ use rustls::{
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::TlsAcceptor;
 
-/// What a client and a server agree on.
+/// A server, and the authority that clients trust.
 struct World {
     authority: Authority,
     server: Server,
@@ -285,7 +285,7 @@ async fn a_certificate_of_an_unknown_authority_is_refused_with_the_way_to_trust_
             &[does_not, "Tls::root_file", "--tls-ca"],
         );
     }
-    // One that signed itself, and is trusted as it is: what `openssl req -x509` makes.
+    // A certificate that signed itself, and is trusted as it is, as `openssl req -x509` makes it.
     let authority = Authority::new("itself");
     let own = authority.own();
     let world = World::of(authority, own, |files| files);
@@ -293,7 +293,7 @@ async fn a_certificate_of_an_unknown_authority_is_refused_with_the_way_to_trust_
     assert_says(&error, ErrorKind::Rejected, &["an authority's own"]);
 }
 
-/// What `openssl req -x509` makes: an authority's own certificate, for no host. And the digest of its key that openssl prints.
+/// An authority's own certificate, for no host, as `openssl req -x509` makes it; and the digest of its key that openssl prints.
 fn by_openssl() -> (Certificate, String) {
     let sh = |script: &str, input: &str| {
         let mut command = std::process::Command::new("sh");
@@ -479,7 +479,7 @@ async fn listener_by_tls() -> (tokio::net::TcpListener, String) {
     (listener, format!("rediss://localhost:{port}/"))
 }
 
-/// What is no answer of Redis', and no TLS either.
+/// An answer that is not Redis', and no TLS either.
 const BY_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\r\n";
 
 #[tokio::test]
@@ -629,6 +629,11 @@ async fn settings_that_do_not_fit_are_refused_before_anything_is_sent() {
             "in place of a file's name",
         ),
         (rediss, Tls::new().pinned("hush"), "64 hexadecimal digits"),
+        (
+            rediss,
+            Tls::new().pinned("5d41402abc4b2a76b9719d911017c592"),
+            "64 hexadecimal digits",
+        ),
         (rediss, tls().pinned([7; 32]), "leave the authorities out"),
         (rediss, tls().server_name("no name"), "\"no name\""),
         ("redis://:hush@127.0.0.1:1/", tls(), "rediss://"),

@@ -30,7 +30,7 @@ use tracing_subscriber::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// One test at a time: `tracing` keeps for each place in the code whether any subscriber wants to hear of it, and subscribers of two
+/// Tests run in turn: `tracing` keeps for each place in the code whether any subscriber wants to hear of it, and subscribers of two
 /// threads that come and go at once can leave that wrong.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
@@ -70,7 +70,7 @@ impl MakeWriter<'_> for Lines {
 }
 
 impl Lines {
-    /// What is said at this level, with the leases numbered from 1 in the order in which they come.
+    /// The lines that `filter` lets through, with the leases numbered from 1 in the order in which they come.
     fn hear(filter: &str) -> (Lines, tracing::subscriber::DefaultGuard) {
         let lines = Lines::default();
         let heard = tracing::subscriber::set_default(Lines::subscriber(filter, &lines));
@@ -123,7 +123,7 @@ impl Lines {
     }
 }
 
-/// One holder, one that waits for it, and the lease passes on.
+/// A holder, a waiter behind it, and the lease passes on.
 async fn story(client: &Client) {
     let mutex = client.mutex("order:42").lease(300 * MS);
     let first = mutex.lock().await.unwrap();
@@ -538,7 +538,7 @@ async fn a_redisson_on_classic_channels_that_holds_or_waits_is_warned_of_where_o
     }
 }
 
-/// As one that loads its data: it takes connections, and refuses every request. That it takes them is no end.
+/// As a server that loads its data: it takes connections, and refuses every request. A connection that it takes is no end of the outage.
 #[tokio::test]
 async fn a_server_that_answers_and_refuses_every_request_cannot_be_used() {
     let _alone = ALONE.lock().await;
@@ -806,7 +806,7 @@ async fn reconnect(server: &Server, client: &Client) {
     soon("it connects again", asked).await;
 }
 
-/// What was said about the server, and not about its connections.
+/// The lines that warn of the server, and not of its connections.
 fn dangers(lines: &Lines) -> Vec<String> {
     let told = lines.text();
     let dangers = told.lines().filter(|line| line.contains("deletes keys"));

@@ -19,7 +19,7 @@ const PAY: Duration = Duration::from_secs(5);
 /// Reserves the price on a buyer's account, or says no. A reservation that no sale follows lapses by itself.
 pub type Bank = Arc<dyn Fn(&str) -> BoxFuture<'static, bool> + Send + Sync>;
 
-/// One process of the shop. All of them use the same server and the same database.
+/// A process of the shop. All of them use the same server and the same database.
 #[derive(Clone)]
 pub struct Shop {
     /// The client of the lock server.
@@ -38,7 +38,7 @@ fn unavailable(why: impl Display) -> Refused {
 }
 
 impl Shop {
-    /// What it answers to.
+    /// The requests that the shop answers to.
     pub fn router(self) -> Router {
         let once = middleware::from_fn_with_state(self.clone(), idempotency::once);
         let buy = post(buy).layer(once);

@@ -17,7 +17,7 @@ pub fn record() -> Result<PrometheusHandle, BuildError> {
     builder.install_recorder()
 }
 
-/// What the shop's client tells apart: buyers that wait for an umbrella, and requests that are sent again.
+/// The classes that the shop's client tells apart: buyers that wait for an umbrella, and requests that are sent again.
 pub fn classes() -> Metrics {
     Metrics::new().class("stock:").class("idempotency:")
 }

@@ -16,9 +16,9 @@ struct Street {
     server: Server,
     shelf: Shelf,
     gate: Arc<Gate>,
-    /// One process of the shop, whose payments wait at the gate.
+    /// A process of the shop, whose payments wait at the gate.
     here: Router,
-    /// Another one, whose payments do not.
+    /// Another process, whose payments do not.
     there: Router,
     answers: Vec<Answer>,
 }

@@ -1,4 +1,5 @@
-//! The recipes of the README: what stands there stands here as well (`tests/links.rs` of the library compares them), and does what it says.
+//! The recipes of the README: what stands there stands here as well (`tests/house/links.rs` of the library compares them), and does what it
+//! says.
 
 use std::{
     future::pending,

@@ -30,7 +30,7 @@ pub fn check(world: &mut World, asked: &Asked, before: Vec<Vec<Held>>) {
             !before.any(|one| one.client == held.client && one.lease == held.lease)
         };
         if !world.is_quorum() && world.config.faults.wake_ups_come() && after.iter().any(is_new) {
-            // Those that wait hear of the lease last granted, whatever they were told before.
+            // Waiters hear of the lease last granted, whatever they were told before.
             world.watch.granted_until[usize::from(*name)] = 0;
         }
         for after in &after {

@@ -11,7 +11,7 @@ use leasehold::sim::Published;
 pub(super) const WRONG_TYPE: &str =
     "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-/// What a server looks at before it carries a command out.
+/// The properties of a command at which a server looks before it carries the command out.
 #[derive(Clone, Copy)]
 pub(super) struct Flags {
     pub(super) writes: bool,

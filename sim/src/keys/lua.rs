@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::{Answer, Bytes, Keyspace};
 
-/// What a script finds beside Lua's own functions. `raw` carries a command out, and says whether that failed.
+/// The functions that a script finds beside Lua's own. `raw` carries a command out, and says whether that failed.
 const REDIS: &str = "
 local raw, error, pcall, tostring, type, find = raw, error, pcall, tostring, type, string.find
 rawset(_G, 'raw', nil)
@@ -55,7 +55,7 @@ return function(script)
 end
 ";
 
-/// What is replaced in the text of each script, before it is run: a mutant.
+/// The replacements in the text of each script, before it is run: a mutant.
 static REPLACED: OnceLock<Vec<(String, String)>> = OnceLock::new();
 
 /// The scripts of this process are broken on purpose: each of these texts stands there as another.
@@ -193,7 +193,7 @@ fn with(lua: &Lua, field: &str, words: &str) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// What a script sees of the reply to a command. Nothing is `false`.
+/// The reply to a command, as a script sees it. Nothing is `false`.
 #[allow(
     clippy::cast_precision_loss,
     reason = "Redis' own: Lua's numbers are such"
@@ -218,12 +218,12 @@ fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
 /// 2^63.
 const TOO_LARGE: f64 = 9_223_372_036_854_775_808.0;
 
-/// What a caller gets of what a script returns. A number loses what stands behind the point; a table ends before its first `nil`.
+/// The answer made of what a script returns. A number loses what stands behind the point; a table ends before its first `nil`.
 #[allow(clippy::cast_possible_truncation, reason = "Redis' own rule")]
 fn from_lua(value: LuaValue) -> Answer {
     Ok(match value {
         LuaValue::Integer(number) => Value::Int(number),
-        // What is too large for it becomes the least, as on servers.
+        // A number too large for an integer becomes the least, as on servers.
         LuaValue::Number(number) if !(-TOO_LARGE..TOO_LARGE).contains(&number) => {
             Value::Int(i64::MIN)
         }

@@ -27,7 +27,7 @@ pub type Bytes = Vec<u8>;
 /// No replica lags further behind. In microseconds.
 const PAST: u64 = 1_000_000;
 
-/// What stands under a key.
+/// The value under a key.
 #[derive(Clone, Debug, PartialEq)]
 enum Stored {
     Text(Bytes),
@@ -65,7 +65,7 @@ struct Entry {
     ends: Option<u64>,
 }
 
-/// What the server refuses at the commands of one script.
+/// The commands of one script that the server refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trouble {
     #[default]
@@ -85,7 +85,7 @@ pub struct Keyspace {
     channels: BTreeMap<Bytes, BTreeSet<Arc<str>>>,
     published: Vec<Published>,
     trouble: Trouble,
-    /// What the keys were just before each script, and when, if that is asked for.
+    /// The keys as they were just before each script, and when, if that is asked for.
     past: Option<VecDeque<(u64, HashMap<Bytes, Entry>)>>,
     /// Commands of the present script, and whether one of them was to write.
     commands: u32,
@@ -122,12 +122,12 @@ impl Keyspace {
         }
     }
 
-    /// What is refused at the commands of the scripts that follow.
+    /// From here on each script meets this trouble.
     pub fn set_trouble(&mut self, trouble: Trouble) {
         self.trouble = trouble;
     }
 
-    /// From here on they remember what they were.
+    /// From here on the keys are remembered as they were before each script.
     pub fn keep_past(&mut self) {
         self.past = Some(VecDeque::new());
     }
@@ -153,7 +153,7 @@ impl Keyspace {
         past.push_back((self.now, self.keys.clone()));
     }
 
-    /// One command of a script.
+    /// Carries out a command of a script.
     fn called(&mut self, args: &[Bytes]) -> Answer {
         let number = self.commands;
         self.commands += 1;

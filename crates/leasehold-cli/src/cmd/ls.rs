@@ -166,7 +166,7 @@ impl Column {
     }
 }
 
-/// What is longer than this may be shortened.
+/// A name or a holder longer than this may be shortened.
 const SHORT: usize = 24;
 
 /// The width of the terminal; without one a line may be as long as it is.
@@ -179,7 +179,7 @@ fn columns() -> usize {
 
 const GAP: usize = 2;
 
-/// One line for each lock, no wider than this if that can be had without a column.
+/// A line for each lock, no wider than `wide` if shorter words and fewer columns suffice for that.
 fn table(found: &[Status], now: SystemTime, wide: usize) -> String {
     let column = |heading, is_number, cell: &dyn Fn(&Status) -> String| {
         Column::new(heading, is_number, found.iter().map(cell).collect())

@@ -26,7 +26,7 @@ pub(crate) fn man(args: &Man) -> Result<Exit, Failure> {
             .cloned()
             .ok_or_else(|| unknown(&whole, name))?,
     };
-    // That has a section of its own here.
+    // The exit status has a section of its own here.
     let more = page.get_after_help().map(ToString::to_string);
     let page = match more.as_deref().map(|more| more.split(EXIT_STATUS).next()) {
         Some(Some("") | None) | None => page.after_help(Resettable::Reset),

@@ -43,7 +43,7 @@ pub(crate) async fn run(args: &Run, verbose: u8) -> Result<Exit, Failure> {
     let permits = args.permits().map_err(usage)?;
     let server = args.server.address()?;
     server.refuse_memory()?;
-    // What no client can be made of, before anything is started.
+    // Refuses an address that no client can be made of, before anything is started.
     drop(server.builder()?);
     let command = args.command();
     let Some(program) = command.first() else {
@@ -137,7 +137,7 @@ async fn give_back(guard: Held, terms: &Terms, since: Instant, signals: &mut Sig
             debug!(free_in = %human(rest), "the name stays taken, and is then released");
             tokio::select! {
                 () = tokio::time::sleep(rest) => return End::Released(guard.release().await),
-                // CMD was alone. What happens to the name after it is no matter of its.
+                // CMD was alone. A loss of the name after its end does not concern it.
                 _ = guard.lost() => {}
                 _ = told_to_end(signals) => {}
             }

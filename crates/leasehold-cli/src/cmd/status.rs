@@ -212,7 +212,7 @@ fn picture(status: &Status, now: SystemTime) -> String {
     text
 }
 
-/// What one server of several says.
+/// The answer of one server of several.
 fn of_server(status: &Status, vote: &ServerVote) -> String {
     let server = visible(&vote.server);
     let says = match (&vote.trouble, &vote.holder) {
@@ -275,7 +275,7 @@ fn lease(holder: &Holder) -> String {
     }
 }
 
-/// One that waits: its label, else its thread, else its client.
+/// A waiter: its label, else its thread, else its client.
 fn in_queue(waiter: &QueuedClient, now: SystemTime) -> String {
     let who = kinds::who(waiter.label.as_deref(), waiter.thread);
     let who = who.unwrap_or_else(|| format!("client {}", visible(&waiter.client)));

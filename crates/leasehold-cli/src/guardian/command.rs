@@ -129,7 +129,7 @@ fn spawn(start: Start) -> io::Result<(Pid, Option<UnixStream>)> {
             "LEASEHOLD_VALID_UNTIL",
             start.facts.valid_until_ms.to_string(),
         )
-        // That of a `leasehold run` around this one is another lock's.
+        // The variable of a `leasehold run` around this process belongs to another lock.
         .env_remove("LEASEHOLD_TOKEN")
         .envs(
             start

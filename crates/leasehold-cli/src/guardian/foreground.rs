@@ -4,8 +4,8 @@
 //! vain: its group has no parent in the session's other groups that could continue it, so the kernel answers a
 //! read from the background with an error instead of stopping it. So the process that becomes CMD waits first.
 //!
-//! Its standard input is a connection to the guardian, which hands it the terminal, and hears why it does not become CMD. That it
-//! does is no message: the connection is closed.
+//! Its standard input is a connection to the guardian, which hands it the terminal, and hears why it does not become CMD. If it
+//! does, no message says so: the connection is closed.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -43,7 +43,7 @@ pub(super) fn is_to_be_lent(terminal: BorrowedFd<'_>) -> bool {
     isatty(terminal) && supervisor.is_some() && tcgetpgrp(terminal).ok() == supervisor
 }
 
-/// What becomes `program`, and our end of the connection to it.
+/// The command of the process that becomes `program`, and our end of the connection to it.
 pub(super) fn starter(
     program: &OsStr,
     terminal: BorrowedFd<'_>,

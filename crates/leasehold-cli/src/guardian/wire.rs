@@ -32,7 +32,7 @@ pub(crate) enum Order {
     Gone,
 }
 
-/// What CMD finds in its environment, beside the name.
+/// The facts that CMD finds in its environment, beside the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Facts {
     /// The end of the lease, in ms since 1970.
@@ -67,7 +67,7 @@ pub(crate) enum Ended {
     Signaled(i32),
 }
 
-/// One line.
+/// A message as a line.
 pub(crate) fn line(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');

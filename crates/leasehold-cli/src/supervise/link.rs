@@ -37,8 +37,8 @@ impl Link {
     /// Starts the guardian. It lives until CMD is gone, or until this link is dropped before that.
     pub(crate) fn start(name: &str, command: &[OsString]) -> io::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
-        // If our parent ignored the end of children, so would the guardian, and never learn how CMD ended. What is
-        // caught here is as usual there.
+        // If our parent ignored the end of children, so would the guardian, and never learn how CMD ended. A signal
+        // that is caught here has its usual effect there.
         let _ = signal(SignalKind::child());
         // It ends by itself, right after its last report or before this process, and is not waited for. So its
         // number stays its own.

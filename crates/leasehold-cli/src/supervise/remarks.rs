@@ -20,7 +20,7 @@ use crate::{
     output::{self, say},
 };
 
-/// Adding one never waits. Those not written at the end of the process are lost; see [`written`](Self::written).
+/// Adding a remark never waits. Remarks not written at the end of the process are lost; see [`written`](Self::written).
 #[derive(Debug)]
 pub(crate) struct Remarks {
     /// Remarks are for eyes; a JSON reader gets the summary.
@@ -31,7 +31,7 @@ pub(crate) struct Remarks {
 #[derive(Debug)]
 enum Line {
     Text(String),
-    /// All before it are written.
+    /// All lines before it are written.
     Mark(oneshot::Sender<Infallible>),
 }
 
@@ -83,7 +83,7 @@ impl Remarks {
         let _ = self.lines.send(Line::Text(line));
     }
 
-    /// Waits until all are written: as long as their reader takes.
+    /// Waits until all lines are written: as long as their reader takes.
     pub(crate) async fn written(self) {
         let (mark, passed) = oneshot::channel();
         let _ = self.lines.send(Line::Mark(mark));

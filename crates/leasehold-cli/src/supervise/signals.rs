@@ -26,7 +26,7 @@ const PASSED_ON: [Signal; 10] = [
 pub(crate) struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
 
 impl Signals {
-    /// From now on they arrive here and have no other effect. Those ignored so far (`nohup`, a background
+    /// From now on signals arrive here and have no other effect. Signals ignored so far (`nohup`, a background
     /// job of a script) stay ignored, here and in CMD.
     pub(crate) fn listen() -> io::Result<Self> {
         let ignored = ignored();

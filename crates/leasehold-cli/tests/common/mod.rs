@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! Parts that the tests of the command share.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -18,7 +18,7 @@ use leasehold_testkit::{Server, wait_until};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
 
-/// What a test waits for comes in milliseconds, or the machine is very busy, or never.
+/// An event that a test waits for comes in milliseconds, or the machine is very busy, or never.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// `leasehold`, talking to this server unless the test says otherwise.
@@ -199,7 +199,7 @@ impl Notes {
     }
 }
 
-/// Whether there is such a process. One that has ended and was not collected counts.
+/// Whether there is such a process. A process that has ended and was not collected counts.
 pub(crate) fn is_there(pid: Pid) -> bool {
     test_kill_process(pid).is_ok()
 }

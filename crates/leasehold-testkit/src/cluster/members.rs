@@ -1,4 +1,4 @@
-//! What a node says of all nodes: `CLUSTER NODES`.
+//! All nodes, as a node sees them: `CLUSTER NODES`.
 
 use std::ops::RangeInclusive;
 

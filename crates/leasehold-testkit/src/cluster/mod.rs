@@ -51,7 +51,7 @@ const CLUSTER_DEADLINE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Server>,
-    /// One before each node, or none at all.
+    /// A proxy before each node, or none at all.
     proxies: Vec<Proxy>,
     /// By which names the nodes know each other.
     ids: Vec<String>,
@@ -162,7 +162,7 @@ impl Cluster {
         &self.nodes
     }
 
-    /// One of them.
+    /// The node with this number.
     #[track_caller]
     pub fn node(&self, node: usize) -> &Server {
         &self.nodes[node]
@@ -174,7 +174,7 @@ impl Cluster {
         &self.ids[node]
     }
 
-    /// What stands in front of a node.
+    /// The proxy in front of a node.
     ///
     /// # Panics
     /// When they are not [behind proxies](Cluster::behind_proxies).
@@ -302,7 +302,7 @@ impl Cluster {
         }
     }
 
-    /// What each node says that answers.
+    /// All nodes, as each node that answers sees them.
     fn views(&self) -> Vec<Vec<Member>> {
         self.nodes.iter().filter_map(members).collect()
     }

@@ -100,7 +100,7 @@ fn from_now(valid_for: Duration) -> u64 {
     now().saturating_add(u64::try_from(valid_for.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// One line of a history.
+/// A line of a history.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Event {
     /// When, on the clock of [`now`].

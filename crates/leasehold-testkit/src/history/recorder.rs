@@ -96,7 +96,7 @@ impl Recorder {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(event),
-            // One write, so that lines of several processes do not mix.
+            // A single write, so that lines of several processes do not mix.
             Place::File { path, file } => (&*file)
                 .write_all(format!("{event}\n").as_bytes())
                 .unwrap_or_else(|error| panic!("could not record in {}: {error}", path.display())),

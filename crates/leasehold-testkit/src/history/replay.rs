@@ -13,7 +13,7 @@ pub struct History {
     pub(super) events: Vec<Event>,
 }
 
-/// One holder having one lock, from when to when.
+/// A holder having a lock, from when to when.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hold {
     /// The lock.
@@ -133,7 +133,7 @@ impl History {
         &self.events
     }
 
-    /// The holds, in the order in which they began. Those of one holder that nest are one.
+    /// The holds, in the order in which they began. Nested holds of one holder are one.
     pub fn holds(&self) -> Vec<Hold> {
         self.replay().holds
     }
@@ -246,7 +246,7 @@ impl Replay {
         let until = claim.until.unwrap_or(u64::MAX);
         if let Some((hold, depth)) = self.open.get_mut(&who) {
             let hold = &mut self.holds[*hold];
-            // One that ran out unsaid is over; another begins.
+            // A hold that ran out unsaid is over; another begins.
             if hold.until > event.at {
                 *depth += 1;
                 hold.until = hold.until.max(until);

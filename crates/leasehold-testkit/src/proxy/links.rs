@@ -73,7 +73,7 @@ impl Shared {
     }
 }
 
-/// One connection from a client through the proxy to the server.
+/// A connection from a client through the proxy to the server.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     /// Something was swallowed, so nothing may follow it.
@@ -106,7 +106,7 @@ impl Link {
 /// Something that was read on one side and is to be delivered on the other.
 pub(super) struct Parcel {
     pub(super) arrived: Instant,
-    /// None is the end of the stream.
+    /// `None` is the end of the stream.
     pub(super) bytes: Option<Vec<u8>>,
 }
 

@@ -45,7 +45,7 @@ pub enum Way {
 /// Some of the connections through the proxy, by their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// Those on which the client has subscribed to a channel.
+    /// Connections on which the client has subscribed to a channel.
     Subscriptions,
     /// All others.
     Commands,
@@ -206,8 +206,8 @@ impl Proxy {
     /// replies: once the server is done with the command, its connection is closed without another
     /// byte to the client. An empty needle is in every command.
     ///
-    /// When the client sees the connection closed, the command has run. What was pipelined behind
-    /// it on that connection never reaches the server. `needle` is compared as bytes, `EVALSHA` is
+    /// When the client sees the connection closed, the command has run. Commands pipelined
+    /// behind it on that connection never reach the server. `needle` is compared as bytes, `EVALSHA` is
     /// not `evalsha`.
     pub fn lose_replies(&self, needle: &[u8], times: usize) {
         self.shared

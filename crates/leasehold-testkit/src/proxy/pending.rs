@@ -159,7 +159,7 @@ impl Pending {
                 Next::Again
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Next::Writable,
-            // That side is gone; what is read from it says so to the other one.
+            // The receiver is gone; the end of what is read from it tells the other side.
             Err(_) => Next::Stop,
         }
     }

@@ -32,7 +32,7 @@ impl Requests {
     }
 }
 
-/// The length of the first command, `None` while it is not complete. What is not RESP is one line.
+/// The length of the first command, `None` while it is not complete. A command that is not RESP is one line.
 pub(super) fn command_length(bytes: &[u8]) -> Option<usize> {
     let line_end =
         |from: usize| Some(from + bytes.get(from..)?.iter().position(|&byte| byte == b'\n')? + 1);

@@ -96,7 +96,7 @@ impl Server {
         Server::start_node(flavor, args, Some(tls))
     }
 
-    /// One of a group.
+    /// A server of a group.
     #[track_caller]
     pub(crate) fn start_node(flavor: Flavor, args: &[&str], tls: Option<&TlsFiles>) -> Server {
         Server::launched_in(directory(), flavor, Role::Data, args, tls)

@@ -33,7 +33,7 @@ impl Role {
         }
     }
 
-    /// What it logs when it is up.
+    /// The words that a server logs when it is up.
     pub(super) fn ready(self) -> &'static str {
         match self {
             Role::Data | Role::Node => "Ready to accept connections",

@@ -24,7 +24,7 @@ pub struct Certificate {
     pub key: String,
 }
 
-/// What a server needs to speak TLS.
+/// The files and options that a server needs to speak TLS.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
     certificate: Certificate,
@@ -70,7 +70,7 @@ impl Authority {
         self.sign(names, |_| {})
     }
 
-    /// One that ended on the first day of the year 2001.
+    /// A certificate that ended on the first day of the year 2001.
     pub fn signs_expired(&self, names: &[&str]) -> Certificate {
         self.sign(names, |params| {
             params.not_before = date_time_ymd(2000, 1, 1);
@@ -78,7 +78,7 @@ impl Authority {
         })
     }
 
-    /// One that begins in the year 2100.
+    /// A certificate that begins in the year 2100.
     pub fn signs_for_later(&self, names: &[&str]) -> Certificate {
         self.sign(names, |params| {
             params.not_before = date_time_ymd(2100, 1, 1);

@@ -55,7 +55,7 @@ impl Confirmation {
         missed: None,
     };
 
-    /// The answer that moves an end. What was not acknowledged is unknown, unless the client takes the server's own word.
+    /// The answer that moves an end. A renewal that was not acknowledged is unknown, unless the client takes the server's own word.
     pub(crate) fn believed(&self, unmet: Unmet) -> Renewal {
         match self.renewal {
             // "Unknown" moves no end, and is asked again. "Lost" is believed without any replica: the server itself says it (bug 246).

@@ -41,7 +41,7 @@ impl Tokens {
         if self == Tokens::NONE {
             return Some(self);
         }
-        // One token on, and one fewer to spare.
+        // The next token, and one fewer to spare.
         (spare > 0).then(|| Tokens(self.0 + (1 << Tokens::SPARE_BITS) - 1))
     }
 }
@@ -56,7 +56,7 @@ pub(crate) struct FencedWrite {
     pub(crate) change: Change,
 }
 
-/// What is written.
+/// The change that a write makes.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     /// With its end in so many ms, or without one.
@@ -84,7 +84,7 @@ pub(crate) struct FencedRead {
     pub(crate) part: FencedPart,
 }
 
-/// What is read.
+/// The part of the data that is read.
 #[derive(Clone, Debug)]
 pub(crate) enum FencedPart {
     Text,

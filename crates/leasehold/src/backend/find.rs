@@ -41,12 +41,12 @@ pub(crate) struct FindPage {
     pub(crate) cursor: Cursor,
 }
 
-/// What looks like a lock on one page.
+/// The names on one page that look like locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FoundPage {
     /// Where the next page begins, if this was not the last.
     pub(crate) cursor: Cursor,
-    /// Their names as the server has them. A page may repeat those of another.
+    /// The names as the server has them. A page may repeat those of another.
     pub(crate) locks: Vec<(LockKind, String)>,
 }
 

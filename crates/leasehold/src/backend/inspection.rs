@@ -1,4 +1,4 @@
-//! What a server knows of a lock: its holders, and those that wait; and what it says of itself.
+//! A server's knowledge of a lock, its holders and its waiters, and of itself.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(crate) struct QueuedOwner {
     pub(crate) client: KnownClient,
 }
 
-/// One hold, as the server sees it.
+/// A hold, as the server sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Owned {
     /// `<client uuid>:<lease id>`, or the field that Redisson writes.
@@ -59,7 +59,7 @@ pub(crate) struct Owned {
     pub(crate) client: KnownClient,
 }
 
-/// What the server knows of a client, beside the owner fields.
+/// A client, as far as the server knows it beside the owner fields.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownClient {
     /// Its uuid, if it has a label there.
@@ -70,7 +70,7 @@ pub(crate) struct KnownClient {
     pub(crate) connected: Option<bool>,
 }
 
-/// What a server has said of itself.
+/// Facts that a server has told of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServerFacts {
     /// It was started by then, on the clock of this client; zero: it has never forgotten anything.

@@ -55,7 +55,7 @@ impl<B> Backend for B where
 {
 }
 
-/// What is asked about locks.
+/// Steps on locks.
 pub(crate) trait LockSteps {
     /// Takes the lock if it is free, or finds that this lease id holds it already.
     fn acquire(&self, step: Acquire) -> Reply<Acquired>;
@@ -63,7 +63,7 @@ pub(crate) trait LockSteps {
     /// Gives a lease id up for good: takes it out of the queue, and passes its hold on.
     fn release(&self, step: Release) -> Reply<ReleaseReply>;
 
-    /// Extends leases that are still ours. One answer per entry, in order.
+    /// Extends leases that are still ours. Answers each entry, in order.
     fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>>;
 
     /// Lets a lease end at least `lease_ms` from now. Returns how much of it is left then, at least; `None` if it is not ours.
@@ -102,7 +102,7 @@ pub(crate) trait LockSteps {
         Ok(())
     }
 
-    /// Extends leases that are still ours, and waits until those have them that the policy names. One answer per entry, in order.
+    /// Extends leases that are still ours, and waits until the replicas or the disk of the policy have them. Answers each entry, in order.
     fn confirm(&self, _batch: &[Renew], _policy: Durability) -> Reply<Vec<Confirmation>> {
         Box::pin(std::future::ready(Err(cannot_confirm())))
     }
@@ -128,7 +128,7 @@ pub(crate) trait LockSteps {
     }
 }
 
-/// What is heard of locks.
+/// Steps by which a client hears of locks.
 pub(crate) trait WakeUpSteps {
     /// Starts to hear wake-ups for the lock. When this is answered, none is missed any more.
     fn listen(&self, id: LockId) -> Reply<()>;
@@ -152,14 +152,14 @@ pub(crate) trait WakeUpSteps {
     }
 }
 
-/// What is asked about the numbers of semaphores and latches.
+/// Steps on the numbers of semaphores and latches.
 pub(crate) trait NumberSteps {
     /// Reads or changes how many permits a semaphore has, or the count of a latch. Returns how many are free afterwards, or the count;
     /// for [`Permits::TrySet`] and [`Permits::Delete`] 1 if that was done, else 0; for [`Permits::Drain`] how many were taken.
     fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64>;
 }
 
-/// What is asked about data that fencing tokens guard.
+/// Steps on data that fencing tokens guard.
 pub(crate) trait FencedSteps {
     /// Whether the data of a name can be kept under this key; else why not. Asked before anything is sent.
     fn keeps_data(&self, _name: &Name, _key: &Name) -> Result<(), Invalid> {
@@ -222,7 +222,7 @@ pub(crate) trait ServerLink {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// What the server has said of itself, on whichever of its connections is the latest.
+    /// Facts that the server has told of itself, on whichever of its connections is the latest.
     fn said(&self) -> ServerFacts {
         ServerFacts::default()
     }

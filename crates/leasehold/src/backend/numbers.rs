@@ -1,4 +1,4 @@
-//! What is asked about the numbers of semaphores and latches.
+//! Requests about the numbers of semaphores and latches.
 
 use crate::owner::LeaseId;
 
@@ -13,7 +13,7 @@ pub(crate) enum Permits {
     Set(u32),
     /// This many more; fewer, if it is negative.
     Add(i32),
-    /// None is free from now on.
+    /// Takes all that are free.
     Drain,
     /// Of a latch: counts down by this many.
     CountDown(u32),

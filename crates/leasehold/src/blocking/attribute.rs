@@ -1,4 +1,4 @@
-//! What the functions call that `#[locked(…, blocking)]` writes.
+//! Functions that the code of `#[locked(…, blocking)]` calls.
 
 use std::time::Duration;
 

@@ -107,8 +107,8 @@ macro_rules! once_rows {
             /// for the interval, after success, `Err`, panic and crash.
             ///
             #[doc = concat!("See [`leasehold::", stringify!($kind), "::run_once_per`](crate::", stringify!($kind), "::run_once_per).")]
-            /// What `work` spawns by `tokio::spawn` is a task of the caller's runtime. On a thread without one it is a task of the
-            /// library's, on the thread that renews all leases: it must not block there.
+            /// A task that `work` spawns by `tokio::spawn` runs on the caller's runtime. On a thread without a runtime it
+            /// runs on the library's, on the thread that renews all leases: it must not block there.
             ///
             /// # Errors
             /// As there; and [`Error::Invalid`](crate::Error::Invalid), with nothing sent, where a tokio scheduler polls.

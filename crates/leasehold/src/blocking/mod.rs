@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The types have the names and verbs of the async ones, and are the same locks: a thread and a task exclude each other.
-//! [`Client::from`] makes a blocking client of an async one, and `into()` leads back. What a verb promises, sends and leaves on the
-//! server stands at the async verb, to which each links.
+//! [`Client::from`] makes a blocking client of an async one, and `into()` leads back. The async verbs, to which these link, say
+//! what each promises, sends and leaves on the server.
 //!
 //! # How a thread waits
 //!
@@ -35,7 +35,7 @@
 //! and nothing is sent: use the async API there, or `spawn_blocking`.
 //!
 //! It works in `spawn_blocking`, in `block_in_place`, on plain threads, and inside a runtime that is entered
-//! (`Handle::enter`), whether or not that is driven. What runs under tokio's `unconstrained` cannot be told from these, and other
+//! (`Handle::enter`), whether or not that is driven. Code under tokio's `unconstrained` cannot be told from these, and other
 //! executors than tokio's are not known: there a call blocks the executor's thread.
 
 #[cfg(feature = "macros")]

@@ -46,7 +46,7 @@ macro_rules! same_here {
 }
 same_here!(() bool i64 u32 u64 Vec<u8> Duration Status Vec<Status> Released LostReason);
 
-/// What the futures of the async API end with: most may fail.
+/// The outputs of the futures of the async API: most may fail.
 pub(super) trait VerbEnd {
     type Answer: Answer;
     fn ended(self) -> Result<Self::Answer, crate::Error>;

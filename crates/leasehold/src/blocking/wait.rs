@@ -98,8 +98,8 @@ pub(super) fn check_thread() -> Result<(), Error> {
 /// More than the budget of a task.
 const BUDGET_MOST: usize = 256;
 
-/// Whether a tokio scheduler polls this thread. What it polls has a budget of progress; in `spawn_blocking`, in `block_in_place` and on
-/// a plain thread there is no limit.
+/// Whether a tokio scheduler polls this thread. A future that it polls has a budget of progress; in `spawn_blocking`, in `block_in_place`
+/// and on a plain thread there is no limit.
 fn is_polled() -> bool {
     let mut cx = Context::from_waker(Waker::noop());
     let mut first = None;

@@ -43,7 +43,7 @@ impl ClientBuilder {
         self
     }
 
-    /// What becomes of a lock that was not acknowledged in time. Default: it is given back, and its caller has an error.
+    /// The fate of a lock that was not acknowledged in time. Default: it is given back, and its caller has an error.
     pub fn unmet(mut self, unmet: Unmet) -> Self {
         self.config.unmet = unmet;
         self

@@ -1,4 +1,4 @@
-//! What was given, before it is known whether it means a server or memory.
+//! The URL as it was given, before it is known whether it means a server or memory; and the label.
 
 use std::borrow::Cow;
 

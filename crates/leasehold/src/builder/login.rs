@@ -21,8 +21,8 @@ impl ClientBuilder {
     ///
     /// A provider that fails, or does not answer within the [`connect_timeout`](ClientBuilder::connect_timeout), is as a server that cannot
     /// be reached. `connect()` and `try_lock()` fail with [`Error::NotSent`], which has the provider's words; `lock()` waits,
-    /// and the provider is asked again. One that fails when a login is to be renewed costs nothing as long as the server keeps the old
-    /// one. A provider that panics has failed.
+    /// and the provider is asked again. A provider that fails when a login is to be renewed costs nothing as long as the server keeps the
+    /// old login. A provider that panics has failed.
     ///
     /// It is polled on the runtime that makes the connection, and on the thread that renews leases: **it must not block**. Its future is
     /// dropped if the connect timeout ends first. It is not asked for a client of `memory:`.
@@ -50,8 +50,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How TCP connections are set up, and which protocol is spoken; [`ConnectionSettings`] says what, and its defaults. What the kernel does not
-    /// take is refused when the client connects.
+    /// How TCP connections are set up, and which protocol is spoken; [`ConnectionSettings`] has the choices and their defaults. Values that the
+    /// kernel does not take are refused when the client connects.
     pub fn connection(mut self, settings: ConnectionSettings) -> Self {
         self.login.connection = settings;
         self

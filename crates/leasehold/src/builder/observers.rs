@@ -1,4 +1,4 @@
-//! What hears of a client's locks: observers and metrics.
+//! Observers and metrics, which hear of a client's locks.
 
 use std::sync::Arc;
 

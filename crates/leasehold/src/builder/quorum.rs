@@ -207,7 +207,7 @@ impl Given {
         matches!(self, Given::Memory(_))
     }
 
-    /// What tells the servers apart, as far as that is known without a connection.
+    /// The addresses that tell the servers apart, as far as that is known without a connection.
     fn addresses(&self) -> Vec<String> {
         match self {
             Given::Urls(urls) => urls.iter().map(|url| address_of(url)).collect(),

@@ -1,4 +1,4 @@
-//! What the server is like: who else uses it, how it was set up, and what stands before it.
+//! Settings that say what the server is like: who else uses it, how it was set up, and what stands before it.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -88,8 +88,8 @@ impl ClientBuilder {
     ///
     /// A primary may be replaced while the client is still connected to it, and has nothing to send. Locks that the new primary was never told of
     /// may then be held by two, until the client has asked: **for this long, and half a second more at most**. With zero that lasts until its next renewal, a
-    /// third of the lease. One node is asked each time, by `CLUSTER SLOTS`. A client that neither holds nor waits asks nothing. It means
-    /// nothing outside of a cluster.
+    /// third of the lease. Each question is a `CLUSTER SLOTS` to one node. A client that neither holds nor waits asks nothing. Outside of a
+    /// cluster this setting means nothing.
     ///
     /// At least 200 ms, or zero; at most 366 days.
     ///
@@ -124,7 +124,7 @@ impl ClientBuilder {
         sink: Arc<dyn Sink>,
         background: impl FnOnce() -> io::Result<BackgroundRuntime>,
     ) -> Result<Backing, Error> {
-        // What is wrong with it is told before a thread is started.
+        // Invalid settings are refused before a thread is started.
         let given = match self.given_cluster()? {
             Some(cluster) => Ok(cluster),
             // `Err` is no failure here: it stands for a server that is no cluster.
@@ -261,8 +261,8 @@ impl ClientBuilder {
     /// events, logs and [`Status`](crate::Status). The keys of a [`FencedStore`](crate::FencedStore) get it, too. A
     /// [`MemoryServer`](crate::MemoryServer) is a server: its methods take, and give, names with the prefix.
     ///
-    /// Prefix and name have at most 1024 bytes together, and what is asked of a name is asked of both together. What Redisson's
-    /// `NameMapper` is used for.
+    /// Prefix and name have at most 1024 bytes together, and the rules for a name hold for both together. Redisson's
+    /// `NameMapper` is used for the same.
     ///
     /// # Examples
     /// ```
@@ -291,7 +291,7 @@ impl ClientBuilder {
     /// Whether to look, at connect, if the server may forget locks, and to warn if it may. Default: `true`.
     ///
     /// It may if it deletes keys when its memory is full: a `maxmemory-policy` other than `noeviction`, with a `maxmemory`. It also may
-    /// if it is a replica. That is no error. One warning by `tracing` says what to do: once per client, and again when a server says
+    /// if it is a replica. Such a server is no error. A warning by `tracing` says what to do: once per client, and again when a server says
     /// something else after a reconnect. The server is asked by `INFO` only, in the handshake of each connection. Where the user may
     /// not ask, there is no warning.
     ///

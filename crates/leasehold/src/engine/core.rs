@@ -28,7 +28,7 @@ use crate::{
     name::LockId,
 };
 
-/// What all handles of a client share.
+/// The engine that all handles of a client share.
 #[derive(Debug)]
 pub(crate) struct Core {
     env: Arc<Env>,
@@ -92,7 +92,7 @@ impl Core {
         core
     }
 
-    /// What the server says of a name.
+    /// Asks what the server says of a name.
     pub(crate) async fn inspect(&self, id: &LockId) -> Result<Inspection, Error> {
         let found = self.backend.inspect(id.clone()).await;
         let server = self.backend.server();
@@ -127,7 +127,7 @@ impl Core {
         doing: &'static str,
     ) -> Result<i64, Error> {
         let (core, id) = (Arc::clone(self), id.clone());
-        // One identity for all sends: the server counts the request once, however many copies it gets (bug 98).
+        // All sends have the same identity: the server counts the request once, however many copies it gets (bug 98).
         let once = self.once();
         let work = async move {
             let patience = core.patience();

@@ -252,7 +252,7 @@ impl Taking<'_> {
             let asked = Box::pin(ask(member, patience));
             async move {
                 match until {
-                    // What waits keeps to its own time.
+                    // A request that waits keeps to its own time.
                     Some(until) if patience == Patience::Once => {
                         let MemberRequest { core, id, spec } = member;
                         let answer = core.by(Instant::now() + left(until), asked).await;
@@ -321,7 +321,7 @@ impl Taking<'_> {
     }
 }
 
-/// What is left of a caller's time: a request that was begun has a moment.
+/// The rest of a caller's time: a request that was begun has a moment.
 fn left(until: Instant) -> Duration {
     let left = until.saturating_duration_since(Instant::now());
     left.max(Duration::from_millis(1))

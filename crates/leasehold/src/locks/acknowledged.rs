@@ -1,12 +1,12 @@
-//! What others than the server have of a guard's lock.
+//! Acknowledgements of a guard's lock by replicas, or by the disk.
 
 use super::guard::Guard;
 use crate::Acknowledged;
 
 impl<K> Guard<K> {
-    /// What replicas, or the disk, have acknowledged of this hold, and when. No I/O.
+    /// The acknowledgements of this hold by replicas, or by the disk, and when they came. No I/O.
     ///
-    /// [`Durability`](crate::Durability) says what that is worth. Each renewal is acknowledged anew.
+    /// [`Durability`](crate::Durability) says what they are worth. Each renewal is acknowledged anew.
     ///
     /// # Examples
     /// ```

@@ -1,4 +1,4 @@
-//! One call for a lock, from its first poll to its answer, as observers and spans are told of it.
+//! A call for a lock, from its first poll to its answer, as observers and spans are told of it.
 
 use std::{sync::Arc, time::Instant};
 
@@ -25,11 +25,11 @@ pub(super) struct Asking {
     is_answered: bool,
 }
 
-/// One of the locks that a call asks for.
+/// A lock that a call asks for.
 struct AskedPart {
     env: Arc<Env>,
     id: LockId,
-    /// What asks is reported, and so is what answers.
+    /// Whether the answer is reported: if the question was, or if no listener was there yet.
     is_reported: bool,
 }
 

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The longest value, in bytes. Each look of each observer carries it.
 const VALUE_MAX: usize = 1024;
 
-/// One leader among all that campaign for a name: it does the work, and the others wait to take over.
+/// A single leader among all that campaign for a name: it does the work, and the others wait to take over.
 ///
 /// A handle: cheap to clone, no I/O until it is used. It is a [`FencedMutex`](crate::FencedMutex) of the same name, which it excludes, with a
 /// value that says who leads.
@@ -31,12 +31,13 @@ const VALUE_MAX: usize = 1024;
 /// | ask who leads | [`leader`](Election::leader) |
 /// | hear who leads | [`observe`](Election::observe) |
 ///
-/// # What is promised
+/// # Promise
 ///
 /// **Never are two terms valid at once.** A leader whose lease is not renewed in time learns it before the server can give the name to the
 /// next: its work is dropped first. A leader that dies, or is cut off, is replaced when its lease ends; so is one whose client is shut down
-/// with `LetExpire`. One that resigns, drops its term, or shuts its client down with `ReleaseAll` is replaced at once. What a leader had begun may still take effect elsewhere afterwards; send its
-/// [`token`](Term::token) with each write, so that the resource refuses an old leader.
+/// with `LetExpire`. A leader that resigns, drops its term, or shuts its client down with `ReleaseAll` is replaced at once. Steps that a
+/// leader had begun may still take effect elsewhere afterwards; send its [`token`](Term::token) with each write, so that the resource
+/// refuses an old leader.
 ///
 /// # Examples
 /// ```

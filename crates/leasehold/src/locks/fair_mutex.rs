@@ -40,7 +40,7 @@ use crate::{
 /// # Waiters that die
 ///
 /// A waiter of this library whose process is gone is passed over at once, when a client of this library releases: the
-/// server knows that it hears nothing any more. One whose connection broke has its place back when it is heard again within the
+/// server knows that it hears nothing any more. A waiter whose connection broke has its place back when it is heard again within the
 /// [`fair_wait_timeout`](crate::ClientBuilder::fair_wait_timeout), 5 s. Redisson's waiters subscribe after they have taken their
 /// places; one that is not heard costs the others that time, and several of them cost it once. Where Redisson releases, and its next is dead, a
 /// waiter of this library finds out within one and a half times that time. Redisson's `forceUnlock` of a lock that this library holds tells

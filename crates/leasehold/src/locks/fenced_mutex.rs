@@ -116,7 +116,7 @@ impl FencedMutex {
     /// # Errors
     /// - [`Error::Invalid`]: the name or a setting is not valid; nothing was sent.
     /// - [`Error::Rejected`]: the server refuses for good, for instance because another type stands under the name or under the key of its tokens, or the
-    ///   lease is over each time before the answer is here. It is as it was.
+    ///   lease is over each time before the answer is here. The name is as it was.
     /// - [`Error::Reentered`]: the owner holds it, and re-entry is off.
     /// - [`Error::Lost`]: the owner held it and entered again, and its hold ended before the server's answer was here.
     /// - [`Error::Closed`]: the client was shut down.

@@ -19,7 +19,7 @@ use crate::{
 /// Strings and hashes on the server that are written under the fencing tokens of a name, mostly that of the
 /// [`FencedMutex`](crate::FencedMutex) that protects them.
 ///
-/// One newest token is kept for the name, and all keys that are written here count as one resource: a holder that has written
+/// The name has a single newest token, and all keys that are written here count as one resource: a holder that has written
 /// any of them shuts all earlier holders out of all. Check and write are one step on the server. Only writes that come this way
 /// are checked: let no program write those keys otherwise. The lock's own keys are refused: the name itself, and what begins with
 /// `leasehold:` or `redisson_lock_token:`.

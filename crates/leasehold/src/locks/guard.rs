@@ -28,10 +28,10 @@ use crate::{
 /// # At the end of a program
 ///
 /// The drop of a client's last handle (client, lock or guard) waits for the releases under way, at most 100 ms
-/// ([`linger`](crate::ClientBuilder::linger)). So the return of `main` gives back what guards held. **What is not given back then stays
-/// taken until its lease ends** (a `Semaphore` loses it): some of hundreds of guards, on loopback too; a program's first lock, 25 ms or
-/// more of round trip away, for the background thread still connects; all after [`process::exit`](std::process::exit) or a signal, or in
-/// a `static`. There, await `release()` or [`shutdown`](crate::Client::shutdown) before. A larger `linger` helps the first two.
+/// ([`linger`](crate::ClientBuilder::linger)). So the return of `main` gives back what guards held. **A name that is not given back then
+/// stays taken until its lease ends** (permits of a `Semaphore` are lost): some of hundreds of guards, on loopback too; a program's
+/// first lock, 25 ms or more of round trip away, for the background thread still connects; all after
+/// [`process::exit`](std::process::exit) or a signal, or in a `static`. There, await `release()` or [`shutdown`](crate::Client::shutdown) before. A larger `linger` helps the first two.
 ///
 /// # Examples
 /// ```
@@ -167,7 +167,7 @@ impl<K> Guard<K> {
 
     /// Whether the hold can be relied on now. Once `false`, `false` for ever.
     ///
-    /// One atomic load and a look at the clock; no I/O. True means that the server gives the name to no other
+    /// An atomic load and a look at the clock; no I/O. True means that the server gives the name to no other
     /// before [`valid_until`](Guard::valid_until), unless it forgets the key (see [guarantees](crate::docs::guarantees)).
     pub fn is_valid(&self) -> bool {
         self.hold().standing().is_ok()

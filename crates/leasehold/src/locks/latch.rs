@@ -16,17 +16,17 @@ use crate::{
 
 /// A count under one name, which tasks wait for until it is zero, shared with Redisson's `RCountDownLatch` of the same name.
 ///
-/// Nothing is held: there is no guard, and a process that dies leaves the count as it is. One that was to count down and died is
+/// Nothing is held: there is no guard, and a process that dies leaves the count as it is. A process that was to count down and died is
 /// waited for until another counts for it, or the latch is deleted: bound the wait with [`wait_for`](Latch::wait_for).
 ///
 /// A handle: cheap to clone, no I/O until it is used. A latch that is not set has the count 0, and keeps no task waiting:
 /// [`try_set_count`](Latch::try_set_count) comes first. When it is zero it is gone, and may be set again. A task that waits hears of
 /// zero, and then looks: if the latch is set anew before that look, it waits on. So give each round a name of its own.
 ///
-/// # What waiting costs
+/// # The cost of waiting
 ///
 /// A process that waits has one subscription per name, and reads the count once per poll interval (10 s), however many tasks wait.
-/// One message wakes them all.
+/// A single message wakes them all.
 ///
 /// # Examples
 /// ```

@@ -38,7 +38,7 @@ pub struct Leader {
     pub client: String,
     /// Since when, by the server's clock; `None` if tokens are counted on from those of Redisson's clients.
     pub since: Option<SystemTime>,
-    /// What is left of its lease, which it renews; `None` if the lease has no end.
+    /// The rest of its lease, which it renews; `None` if the lease has no end.
     pub remaining: Option<Duration>,
 }
 
@@ -93,8 +93,8 @@ impl LeaderWatch {
 
     /// The present leader first; then waits for the next change that a look sees. `None`: there is no leader.
     ///
-    /// It looks every two seconds, so a leader that lasts for less may be missed, and of two changes between two looks the last is seen. One
-    /// leader after the other is a change, also if both have the same value.
+    /// It looks every two seconds, so a leader that lasts for less may be missed, and of two changes between two looks the last is seen. A
+    /// new leader is a change, also if it has the value of the one before.
     ///
     /// # Errors
     /// As [`Election::leader`](crate::Election::leader), and [`Error::Closed`] within two seconds of the client's shutdown. The next call looks again, not sooner than two seconds later.

@@ -1,4 +1,4 @@
-//! What an election keeps on the server beside its lock: under which value the leader leads.
+//! The record of an election on the server, beside its lock: under which value the leader leads.
 //!
 //! Written under the leader's fencing token, so that no value of an older leader replaces that of a newer one; and it counts only
 //! while the owner that wrote it holds the lock. Keys: `docs/keys.md`.
@@ -33,7 +33,7 @@ pub(crate) struct LeaderRecord {
 /// A value outlives its last writing by the time for which tokens are kept, and by this at least.
 const LASTS_LEAST: Duration = Duration::from_secs(60);
 
-/// What a leader has written, and writes again before its end.
+/// The record that a leader has written, and writes again before its end.
 #[derive(Clone)]
 pub(super) struct WrittenRecord {
     key: Name,
@@ -49,7 +49,7 @@ pub(super) struct ReadRecord {
     pub(super) owner: String,
     pub(super) token: u64,
     pub(super) value: String,
-    /// What is left of the lease; `None`: it has no end.
+    /// The rest of the lease; `None`: it has no end.
     pub(super) left: Option<Duration>,
 }
 
@@ -73,7 +73,7 @@ impl LeaderRecord {
         &self.core.config.label
     }
 
-    /// What says under which value the owner of this token leads.
+    /// The record that says under which value the owner of this token leads.
     pub(super) fn text(
         &self,
         owner: &str,
@@ -106,7 +106,7 @@ impl LeaderRecord {
             while let Some(rest) = core.upgrade().map(|core| core.sleep(every)) {
                 rest.await;
                 let Some(core) = core.upgrade() else { return };
-                // One without an answer is made up for by the next.
+                // A write without an answer is made up for by the next.
                 let _ = text.write(&core, text.set()).await;
             }
         };
@@ -199,7 +199,7 @@ impl WrittenRecord {
 }
 
 impl ReadRecord {
-    /// `<ms> <owner> <token> <value>`. What has another form was not written by this library, and says nothing.
+    /// `<ms> <owner> <token> <value>`. A text of another form was not written by this library, and says nothing.
     fn read(text: &[u8]) -> Option<ReadRecord> {
         // The value comes last, since it may have spaces.
         let mut words = str::from_utf8(text).ok()?.splitn(4, ' ');
@@ -212,8 +212,8 @@ impl ReadRecord {
         })
     }
 
-    /// When the lock was granted, by the server's clock: a token of ours is that time in microseconds. Those that Redisson has
-    /// counted on from a small one are not.
+    /// When the lock was granted, by the server's clock: a token of ours is that time in microseconds. Tokens that Redisson
+    /// has counted on from a small one are not.
     pub(super) fn since(&self) -> Option<SystemTime> {
         /// 2020-01-01.
         const OLDEST: u64 = 1_577_836_800_000_000;

@@ -293,8 +293,8 @@ impl LeasedSemaphore {
         self.change(Permits::Add(permits), "add permits to").await
     }
 
-    /// Takes away all permits that are free now, and says how many: there are so many fewer from then on. Those that are taken
-    /// stay with their holders, and come back.
+    /// Takes away all permits that are free now, and says how many: there are so many fewer from then on. Permits that are
+    /// taken stay with their holders, and come back.
     ///
     /// Sent once: repeated after an error it may take what has come back since.
     ///

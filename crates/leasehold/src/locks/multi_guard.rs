@@ -74,7 +74,7 @@ impl MultiGuard {
 
     /// Whether all parts can be relied on now. Once `false`, `false` for ever.
     ///
-    /// One atomic load for each part and a look at the clock; no I/O. See [`Guard::is_valid`].
+    /// An atomic load for each part and a look at the clock; no I/O. See [`Guard::is_valid`].
     pub fn is_valid(&self) -> bool {
         self.parts.iter().all(Guard::is_valid)
     }
@@ -164,7 +164,7 @@ impl MultiGuard {
         Ok(left.into_iter().min().unwrap_or(Duration::ZERO))
     }
 
-    /// Makes the fixed leases of all parts last at least `lease` from now. None ends sooner than before.
+    /// Makes the fixed leases of all parts last at least `lease` from now. No lease ends sooner than before.
     ///
     /// # Errors
     /// As [`Guard::extend`]. All parts are tried; if several fail, all of them are in [`Error::Several`].

@@ -58,7 +58,7 @@ const NAMES_MOST: usize = 100;
 /// A restart gives a server a new `run_id`, which may turn the order of one name on two servers. A caller that waits then, with parts in its
 /// hands, gives them back and begins anew, within a second of when it has reached the server again.
 ///
-/// # One part is lost
+/// # If a part is lost
 ///
 /// Then the guard is lost as a whole: [`is_valid`](MultiGuard::is_valid), [`lost`](MultiGuard::lost) and
 /// [`run`](MultiGuard::run) say so. The other parts stay held until the guard goes.
@@ -183,7 +183,7 @@ impl MultiLock {
     /// # Errors
     /// - [`Error::Invalid`]: no name or more than 100, a name twice on one server, or a name or a setting that is not valid;
     ///   nothing was sent.
-    /// - Any that the [`lock`](crate::Mutex::lock) of a part has. What was taken is given back in the background.
+    /// - Any that the [`lock`](crate::Mutex::lock) of a part has. Parts that were taken are given back in the background.
     /// - [`Error::Rejected`] also if leases are over, again and again, before the last name is taken.
     ///
     /// # Cancel safety

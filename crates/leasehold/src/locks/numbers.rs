@@ -18,7 +18,7 @@ pub(super) fn so_many(permits: u32) -> Result<Access, Error> {
     Err(invalid.into())
 }
 
-/// What a handle says of how many there are, for a guard that takes so many.
+/// Checks how many permits a handle says there are, for a guard that takes so many.
 pub(super) fn check_permits(
     said: Option<Permits>,
     access: Access,

@@ -52,7 +52,7 @@ pub(super) fn kept(interval: Duration, settings: &Settings) -> Result<AtLeast, E
 pub(super) fn apply(settings: &mut Settings, kept: &AtLeast) {
     settings.lease = kept.first();
     settings.fixed = true;
-    // What is handed over in memory would be released before its interval ends.
+    // A hold that is handed over in memory would be released before its interval ends.
     settings.handoff = Handoff::off();
     // Of an owner of its own: one that entered again would run the work, and leave the name to the outer hold.
     settings.owner = Some(Owner::new().id());
@@ -188,12 +188,12 @@ impl Heartbeat {
 async fn keep(hold: Arc<Hold>, kept: AtLeast, patience: Duration, asked: Arc<AtomicBool>) {
     let env = hold.env();
     let every = kept.every();
-    // Where the network is slow, an earlier one is answered while a later one is under way. Neither undoes the other (B2).
+    // Where the network is slow, an earlier extension is answered while a later one is under way. Neither undoes the other (B2).
     let mut under_way = FuturesUnordered::new();
     while let Ok(left) = hold.standing() {
         let early = left.saturating_sub(kept.extend_at());
         if !asked.load(Ordering::Acquire) && !early.is_zero() {
-            // A timer stands still while the machine sleeps, and the lease does not. So none is long.
+            // A timer stands still while the machine sleeps, and the lease does not. So no sleep is long.
             env.sleep(early.min(every)).await;
             continue;
         }

@@ -1,9 +1,9 @@
-//! One of the locks of a multi-lock.
+//! A part of a multi-lock: a lock among others.
 
 use super::handle::Handle;
 use crate::{Error, kind::Access};
 
-/// One of the locks that a [`MultiLock`](crate::MultiLock) takes together: a name, or a lock of any client: a mutex of
+/// A lock that a [`MultiLock`](crate::MultiLock) takes together with others: a name, or a lock of any client: a mutex of
 /// any kind, a reader, a writer, or a leased permit.
 ///
 /// A name stands for a [`Mutex`](crate::Mutex) of the client that makes the multi-lock. A mutex of any sort becomes a part by

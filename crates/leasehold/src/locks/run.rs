@@ -26,7 +26,7 @@ impl<K> Guard<K> {
     /// # Errors
     /// [`Error::Lost`]: the hold was over when `work` was last looked at. It was dropped at an `.await`, or, if it was in the
     /// middle of a poll at that moment, it may have finished and its output is discarded: do not conclude that it did not
-    /// happen. What it had begun may still take effect elsewhere; only a fencing token stops that.
+    /// happen. Steps that it had begun may still take effect elsewhere; only a fencing token stops them.
     ///
     /// # Cancel safety
     /// As cancel safe as `work`.

@@ -36,7 +36,7 @@ use crate::{
 /// | not at all | [`try_acquire`](Semaphore::try_acquire) | [`try_acquire_many`](Semaphore::try_acquire_many) |
 /// | up to `wait` | [`try_acquire_for`](Semaphore::try_acquire_for) | [`try_acquire_many_for`](Semaphore::try_acquire_many_for) |
 ///
-/// # What a guard means here
+/// # The guards of a semaphore
 ///
 /// A dropped guard gives its permits back, in the background. **A process that ends before the server has confirmed it loses the
 /// permits, as a crash does.** The return of `main` waits for it, a hundred milliseconds at most; `process::exit` and
@@ -45,8 +45,8 @@ use crate::{
 /// since none knows who holds. So a guard learns neither of a restart that forgot the semaphore nor of its deletion.
 ///
 /// The server keeps what became of each request for a minute, so that no repeated request counts twice. A request that had no answer
-/// is repeated for half of that. If there is none by then, its permits may be lost. One that was not sent, because there is no
-/// connection, is repeated for a day.
+/// is repeated for half of that. If there is no answer by then, its permits may be lost. A request that was not sent, because
+/// there is no connection, is repeated for a day.
 ///
 /// # Order
 ///
@@ -282,8 +282,8 @@ impl Semaphore {
         self.change(Permits::Add(permits), "add permits to").await
     }
 
-    /// Takes away all permits that are free now, and says how many: there are so many fewer from then on. Those that are taken
-    /// stay with their holders, and come back.
+    /// Takes away all permits that are free now, and says how many: there are so many fewer from then on. Permits that are
+    /// taken stay with their holders, and come back.
     ///
     /// # Errors
     /// As [`try_set_permits`](Semaphore::try_set_permits): they may be gone.

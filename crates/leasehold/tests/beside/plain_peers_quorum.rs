@@ -76,7 +76,7 @@ async fn contend(libraries: &[Library], flavor: Flavor) {
     for client in &clients {
         wait_until_idle(client).await;
     }
-    // What a library has left at a minority ends with its lease.
+    // A key that a library has left at a minority ends with its lease.
     for server in servers.servers() {
         let is_free = || !keys(server).contains(&NAME.to_owned());
         wait_until_async(SOON, "nobody has the name", is_free).await;

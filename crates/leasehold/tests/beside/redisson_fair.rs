@@ -71,7 +71,7 @@ async fn each_is_locked_out_by_the_other_and_told_when_it_is_free() {
         let guard = lock.lock().await.unwrap();
         assert_eq!(java.obey("fair try name 0").await, "false");
         assert_eq!(java.obey("fair try name 100").await, "false");
-        // What it holds is an RLock to Redisson.
+        // Our hold is an RLock to Redisson.
         assert_eq!(java.obey("try name 0").await, "false");
         java.order("fair lock name");
         until_in_line(&server, 1).await;

@@ -72,7 +72,7 @@ async fn each_is_locked_out_by_the_other_and_woken_by_it() {
         assert!(freed.elapsed() < WOKEN, "{:?}", freed.elapsed());
         assert_eq!(guard.release().await.unwrap(), Released::Freed);
 
-        // One part alone keeps the whole out, and its release lets it in.
+        // A single part keeps the whole out, and its release lets it in.
         assert_eq!(java.obey("lock two").await, "locked");
         assert!(multi.try_lock().await.unwrap().is_none());
         let waiting = tokio::spawn(multi.lock());

@@ -69,7 +69,7 @@ async fn each_is_refused_by_the_other_and_woken_by_its_release() {
         assert!(freed.elapsed() < WOKEN, "{:?}", freed.elapsed());
         assert_free(&mut java, &semaphore, 1, 2).await;
 
-        // One of theirs is too many.
+        // Redisson has a permit too many for two of ours.
         assert!(semaphore.try_acquire_many(2).await.unwrap().is_none());
         let status = semaphore.status().await.unwrap();
         let mut owners: Vec<_> = status
@@ -99,7 +99,7 @@ async fn each_is_refused_by_the_other_and_woken_by_its_release() {
         release(all).await;
         assert_free(&mut java, &semaphore, 3, 0).await;
 
-        // One by one, the other way of both.
+        // A single permit has a call of its own in Redisson's API, as has its release.
         let id = java.obey("permits name acquire 1 30000").await;
         let waiter = tokio::spawn(semaphore.acquire_many(3));
         until_heard_by(&server, 1).await;

@@ -242,7 +242,7 @@ async fn a_downgrade_wakes_redissons_readers_and_the_last_reader_its_writers() {
     }
 }
 
-/// What Redisson's thread has under one lease, ours has in one hold: it reads under its write lock, and reads on.
+/// A thread of Redisson has under one lease what a task of ours has in one hold: it reads under its write lock, and reads on.
 #[tokio::test]
 async fn a_downgraded_writer_of_either_side_lets_the_readers_of_the_other_in() {
     for server in servers() {
@@ -274,7 +274,7 @@ async fn a_downgraded_writer_of_either_side_lets_the_readers_of_the_other_in() {
     }
 }
 
-/// What Redisson asks of the server for that is a field more, as its own thread has that reads under its write lock.
+/// Redisson asks the server for one more field, as a thread of its own has that reads under its write lock.
 #[tokio::test]
 async fn redisson_sees_that_a_writer_of_ours_reads_as_well() {
     for server in servers() {

@@ -71,7 +71,7 @@ async fn each_is_refused_by_the_other_and_woken_by_its_release() {
         assert_eq!(java.obey("semaphore name release 2").await, "released");
         let all = soon("woken", waiter).await.unwrap().unwrap();
         assert!(freed.elapsed() < WOKEN, "{:?}", freed.elapsed());
-        // What becomes more wakes as well, both ways.
+        // Permits that are added wake as well, both ways.
         java.order("semaphore name acquire 1");
         until_heard_by(&server, 1).await;
         assert_eq!(semaphore.add_permits(1).await.unwrap(), 1);

@@ -38,7 +38,7 @@ async fn each_is_locked_out_by_the_other_and_finds_out_when_it_is_free() {
         let guard = lock.lock().await.unwrap();
         assert_eq!(java.obey("spin try name 0").await, "false");
         assert_eq!(java.obey("spin try name 100").await, "false");
-        // What it holds is an RLock to Redisson.
+        // Our hold is an RLock to Redisson.
         assert_eq!(java.obey("try name 0").await, "false");
         let before = attempts(&server);
         java.order("spin lock name");

@@ -134,7 +134,7 @@ async fn all_go_on_and_no_two_hold_while_slots_move_and_primaries_are_replaced()
         .unwrap();
         until_all_had_it(&holds).await;
 
-        // What the replica of a killed one had not been told may have two holders.
+        // A name may have two holders if the replica of a killed primary had not been told of the first.
         let killed = Instant::now();
         cluster = tokio::task::spawn_blocking(move || {
             cluster.kill(1);

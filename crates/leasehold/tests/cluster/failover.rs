@@ -75,7 +75,7 @@ async fn a_frozen_node_delays_no_other_nodes_renewals() {
                 held.push(client.mutex(&name).lock().await.unwrap());
             }
         }
-        // What is left at least in two leases of the names of the other two.
+        // The least time that is left, in two leases, to the names of the other two primaries.
         let shortest = async || {
             let (began, mut shortest) = (Instant::now(), lease);
             while began.elapsed() < 2 * lease {

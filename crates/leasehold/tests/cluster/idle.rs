@@ -13,7 +13,7 @@ use crate::common::{
     soon,
 };
 
-/// What happens to the node at which the waiter listens.
+/// The change of the node at which the waiter listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Moved,

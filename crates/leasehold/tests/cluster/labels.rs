@@ -101,7 +101,7 @@ async fn a_dead_holder_is_named_and_known_to_be_gone_whichever_node_has_its_labe
                 "{flavor}, {holder:?}"
             );
         }
-        // One that waits at a node where it has no label.
+        // A client that waits at a node where it has no label.
         let waits = Client::builder().url(cluster.url()).label("the-waiter");
         let waits = waits.connect().await.unwrap();
         let mutexes: Vec<_> = names.iter().map(|name| waits.mutex(name)).collect();

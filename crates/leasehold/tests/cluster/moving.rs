@@ -48,7 +48,7 @@ async fn a_lease_in_an_open_slot_is_renewed_and_a_lock_there_waits() {
         for name in names(100) {
             guards.push(client.mutex(name).lock().await.unwrap());
         }
-        // A writer's lease is in one key. Those of a reader may be parted, and are then renewed when all are there.
+        // A writer's lease is in one key. The keys of a reader may be parted, and are then renewed when all are there.
         let mut writers = Vec::new();
         for name in names(10) {
             let name = format!("{name}:rw");

@@ -65,7 +65,7 @@ async fn a_user_that_may_not_count_listeners_waits_as_others_do() {
         let builder = Client::builder().url(url);
         works(&cluster, builder.clone()).await;
 
-        // One listens at the node that had the slot before, and the other at the one that has it.
+        // A waiter listens at the node that had the slot before, and the other at the node that has it.
         let mut clients = Vec::new();
         for _ in 0..3 {
             clients.push(builder.clone().connect().await.unwrap());

@@ -51,7 +51,7 @@ async fn redisson_and_we_exclude_and_wake_each_other_on_sharded_channels() {
         let mut java = Redisson::start_on(&cluster, LEASE, "").await;
         share_at("before", &cluster, &client, &mut java).await;
 
-        // One waits while its slot moves, and while its primary is replaced.
+        // A client waits while its slot moves, and while its primary is replaced.
         let slot = slot(&cluster, "name");
         for is_failover in [false, true] {
             assert_eq!(java.obey("lock name").await, "locked");

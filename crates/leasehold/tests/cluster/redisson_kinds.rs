@@ -22,7 +22,7 @@ const NAME: &str = "name";
 /// Of two names for a multi-lock, in different slots.
 const TOO: &str = "too";
 
-/// What ours take, while Redisson writes where ours read. A spin lock's waiters are not told.
+/// The rows that our clients take, while Redisson writes where ours read. A spin lock's waiters are not told.
 const WOKEN: [Row; 8] = [
     Row::Mutex,
     Row::Fenced,

@@ -1,4 +1,4 @@
-//! What a cluster cannot keep, and servers that are not what the URL says.
+//! Keys that a cluster cannot keep together, and servers that are not what the URL says.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What renewals cost.
+//! The cost of renewals.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use leasehold_testkit::Cluster;
 use super::{flavors, names_at};
 use crate::common::{few_or, soon};
 
-/// What becomes of the primary that is replaced.
+/// The fate of the primary that is replaced.
 #[derive(Clone, Copy, Debug)]
 enum Old {
     Well,
@@ -132,7 +132,7 @@ async fn the_table_is_asked_for_while_a_lock_is_held_or_waited_for_and_not_by_an
         let scanning = Client::builder().url(cluster.url()).scan_interval(EVERY);
         let client = scanning.connect().await.unwrap();
         let names: Vec<String> = (0..3).flat_map(|at| names_at(&cluster, at, 1)).collect();
-        // What the first requests have it ask is over then.
+        // The scans that the first requests cause are over then.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         assert_eq!(scans_in(&cluster, 3).await, 0, "{flavor}: it holds nothing");
         let guard = client.mutex(&names[0]).lock().await.unwrap();

@@ -3,7 +3,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each user has its own part")]
 
-/// What no output may have in it, in any case.
+/// The password, which no output may have in it, in any case.
 pub const SECRET: &str = "xq7wzk";
 
 /// A generator that gives the same numbers for the same seed (`SplitMix64`).
@@ -177,7 +177,7 @@ pub fn url(random: &mut Random) -> String {
     }
     let (scheme, behind) = (random.one(&SCHEMES), random.one(&BEHIND_SCHEME));
     let tail = match random.one(&TAILS) {
-        // That is a part of the path there, and no number of a database.
+        // The tail of a Unix socket is a part of its path, and no number of a database.
         "/P" if scheme.ends_with("unix") => "/0",
         tail => tail,
     };

@@ -18,13 +18,13 @@ use super::{SOON, World, wait_until_idle, wire::script_calls};
 /// How many clients play.
 pub const CLIENTS: usize = 4;
 
-/// One game in one world.
+/// A game in one world.
 pub trait Play {
     type Step: Debug;
 
     fn new(clients: Vec<Client>, number: u64) -> Self;
 
-    /// What each game begins with.
+    /// The step that each game begins with, if any.
     fn first(_number: u64) -> Option<Self::Step> {
         None
     }
@@ -87,7 +87,7 @@ impl<'a> Table<'a> {
         Table { world, clients }
     }
 
-    /// What shows that something has happened: script calls, and what each client keeps.
+    /// Signs that something has happened: script calls, and what each client keeps.
     fn activity(&self) -> (u64, Vec<Footprint>) {
         let calls = match self.world {
             World::Memory(_) => 0, // on this thread, so the footprints show it
@@ -107,7 +107,7 @@ impl<'a> Table<'a> {
                 for client in &self.clients {
                     client.heard().await;
                 }
-                // What was woken has its turn, and is seen in the middle of it.
+                // A task that was woken has its turn, and is seen in the middle of it.
                 let mut same = true;
                 for turn in 0..4 {
                     tokio::task::yield_now().await;
@@ -126,7 +126,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// What is seen when nothing is under way. The tasks that were answered are on this thread, so it looks until it sees
+    /// Looks when nothing is under way. The tasks that were answered are on this thread, so it looks until it sees
     /// the same a few times in a row.
     async fn settle(&self, play: &mut impl Play) -> String {
         self.rest().await;

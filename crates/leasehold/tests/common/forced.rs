@@ -35,7 +35,7 @@ pub async fn both(
     [told, has_it].map(|at| at.saturating_duration_since(began))
 }
 
-/// What a release in the same moment takes until a client that waits for it has the name.
+/// How long a release in the same moment takes until a client that waits for it has the name.
 async fn control(client: &Client, other: &Client) -> Duration {
     let guard = client.mutex("control").lock().await.unwrap();
     let next = other.mutex("control");

@@ -97,7 +97,7 @@ impl Row {
         }
     }
 
-    /// What a hold of this row keeps out.
+    /// A lock that a hold of this row keeps out.
     pub fn rival(self, client: &Client, name: &str) -> AnyLock {
         match self {
             Row::Read => Row::Write.lock(client, name),
@@ -118,7 +118,7 @@ impl Row {
         }
     }
 
-    /// What must be there before it can be taken.
+    /// Sets the permits that must be there before it can be taken.
     pub async fn prepare(self, client: &Client, name: &str) {
         if self == Row::Permit {
             let semaphore = client.leased_semaphore(name);

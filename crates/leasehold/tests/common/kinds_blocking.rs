@@ -70,7 +70,7 @@ pub struct AnyGuard(Arc<dyn Hold>, IsShared);
 /// Whether others of its kind hold the name beside it.
 type IsShared = bool;
 
-/// What every guard has.
+/// Methods that every guard has.
 trait Hold: std::fmt::Debug + Send + Sync {
     fn is_valid(&self) -> bool;
     fn remaining(&self) -> Duration;

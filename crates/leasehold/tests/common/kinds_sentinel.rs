@@ -20,7 +20,7 @@ pub enum World {
     Server(Box<Server>),
 }
 
-/// Those that begin with `prefix`.
+/// Names that begin with `prefix`.
 pub struct Names {
     group: Arc<SentinelGroup>,
     flavor: Flavor,

@@ -17,7 +17,7 @@ use std::{
 /// Two threads of this process that pass a byte to and fro, and sleep in between: no code of the library. They note how late each byte was.
 pub struct Control {
     noted: Arc<Mutex<Noted>>,
-    /// What the kernel had counted when it was asked last.
+    /// The time without a processor that the kernel had counted when it was asked last.
     waited: Mutex<Duration>,
     ends: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -134,7 +134,7 @@ pub async fn unless_late_async(
     }
 }
 
-/// What took too long, if it did.
+/// `Err` with both times if `took` is longer than `most`.
 pub fn in_time(took: Duration, most: Duration) -> Result<(), String> {
     if took <= most {
         return Ok(());

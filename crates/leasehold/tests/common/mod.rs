@@ -1,4 +1,4 @@
-//! What the tests share: a world to lock in, memory or a real server, and clients of it.
+//! Parts that the tests share: a world to lock in, memory or a real server, and clients of it.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -147,7 +147,7 @@ pub async fn release<K>(guard: Guard<K>) {
     assert_eq!(guard.release().await.unwrap(), Released::Freed);
 }
 
-/// What a future gives in time, or it has hung.
+/// The result of a future in time, or it has hung.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     let done = tokio::time::timeout(SOON, future).await;
     done.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
@@ -281,7 +281,7 @@ impl<F: Future> ByHand<F> {
     }
 }
 
-/// What a future gives that is polled on a thread without a runtime.
+/// The result of a future that is polled on a thread without a runtime.
 pub fn without_runtime<T>(future: impl Future<Output = T>) -> T {
     let mut future = ByHand::new(future);
     let until = std::time::Instant::now() + SOON;
@@ -312,7 +312,7 @@ pub async fn wait_until_idle(client: &Client) {
     .await;
 }
 
-/// What the server has refused its users. A client that connects asks whether the server is a node of a cluster, and needs no right to.
+/// Refusals of the server to its users. A client that connects asks whether the server is a node of a cluster, and needs no right to.
 pub fn refused(server: &Server) -> Vec<redis::Value> {
     let mut log: Vec<redis::Value> = redis::from_redis_value(server.cli(&["ACL", "LOG"])).unwrap();
     log.retain(|entry| !format!("{entry:?}").contains("cluster|myid"));

@@ -48,14 +48,14 @@ impl Peer {
         writeln!(self.orders, "{order}").expect("it lives");
     }
 
-    /// What came of the order before.
+    /// The answer to the order before.
     pub async fn answer(&mut self) -> String {
         let answer = tokio::time::timeout(Duration::from_secs(60), self.answers.recv()).await;
         let answer = answer.expect("an answer within a minute");
         answer.expect("it lives")
     }
 
-    /// Both.
+    /// Gives an order, and waits for its answer.
     pub async fn obey(&mut self, order: &str) -> String {
         self.order(order);
         self.answer().await

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// What a child is told to do, and where.
+/// An order to a child: what to do, and where.
 pub struct Job {
     pub what: String,
     pub url: String,
@@ -112,7 +112,7 @@ impl Process {
             .expect("the child says something")
     }
 
-    /// What the child has said, if anything.
+    /// The next line that the child has said, if any.
     pub fn try_next(&self) -> Option<String> {
         self.said.try_recv().ok()
     }

@@ -12,10 +12,10 @@ use leasehold_testkit::{Cluster, SentinelGroup, Server, wait_until_async};
 
 use super::{SOON, of_the_whole, peer::Peer, soon};
 
-/// Where the setup puts the newest one that is tested.
+/// Where the setup puts the newest Redisson that is tested.
 const NEWEST: &str = "lib";
 
-/// What most shops run: the oldest that is tested, and one of 3.x from before its watchdog left other readers alone (4.4.0).
+/// The versions that most shops run: the oldest that is tested, and one of 3.x from before its watchdog left other readers alone (4.4.0).
 pub const OLD: [&str; 2] = ["3.16.4", "3.38.0"];
 
 /// A running JVM. Dropping it kills it.
@@ -97,7 +97,7 @@ pub async fn count(client: Client, handoff: Handoff, file: PathBuf, times: usize
 const AIM: Duration = Duration::from_millis(100);
 pub const HAND_OVERS: usize = 50;
 
-/// That count, on each side.
+/// Tasks that count, on each side.
 const TASKS: usize = 3;
 
 /// How many processes listen for the name `name`.

@@ -22,7 +22,7 @@ pub struct Sentinel {
 impl Sentinel {
     /// Starts one and blocks until it answers.
     pub fn start(flavor: Flavor) -> Sentinel {
-        // None of those that the system gives away: it might give it to who connects before it is taken.
+        // No port that the system gives away: it might give the port to somebody who connects before Sentinel takes it.
         let first = 4_000 + u16::try_from(std::process::id() % 4_000).unwrap();
         let mut ports = first..9_000;
         let port = ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());

@@ -1,4 +1,4 @@
-//! What is said to a server, word by word; and a network between a client and its world that misbehaves.
+//! The commands to a server, word by word; and a network between a client and its world that misbehaves.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

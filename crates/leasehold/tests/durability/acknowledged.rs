@@ -1,4 +1,4 @@
-//! What is waited for, for how long, and what a guard says of it.
+//! The acknowledgements that are waited for, for how long, and what a guard says of them.
 
 use std::{
     sync::Arc,
@@ -161,7 +161,7 @@ async fn one_wait_serves_many_tasks_and_primary_sends_none() {
         }
         let waits = group.waits() - before;
         assert!((1..=60).contains(&waits), "{flavor}: {waits} for 100 locks");
-        // One connection more, beside those for commands, of this runtime and of the thread, and for subscriptions.
+        // A single connection waits, beside those for commands, of this runtime and of the thread, and for subscriptions.
         let list = group.primary.cli(&["CLIENT", "LIST"]);
         let list: String = redis::from_redis_value(list).unwrap();
         let waiting = list.lines().filter(|line| line.contains("cmd=wait "));

@@ -138,7 +138,7 @@ async fn a_frozen_replica_of_one_primary_concerns_no_name_of_another() {
     }
 }
 
-/// What is acknowledged is looked for at the replica itself, so that no rival has to come in time.
+/// An acknowledged hold is looked for at the replica itself, so that no rival has to come in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_name_is_free_at_a_promoted_replica_while_its_guard_is_valid() {
     for flavor in some(1) {

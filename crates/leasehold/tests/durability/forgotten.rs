@@ -74,7 +74,7 @@ fn until_connected(server: &Server) {
     wait_until(SOON, "the mute replica is connected", is_there);
 }
 
-/// What the holder has asked for, and does besides.
+/// The settings that the holder has asked for, and whether its client is busy besides.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     policy: Durability,

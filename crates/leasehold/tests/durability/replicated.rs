@@ -82,7 +82,7 @@ pub(crate) fn until_online(primary: &Server, replicas: usize) {
         let info: String = redis::from_redis_value(info).unwrap();
         info.matches("state=online").count() == replicas
     });
-    // One that has just come may take a second to acknowledge anything.
+    // A replica that has just come may take a second to acknowledge anything.
     primary.cli(&["SET", "warm", "", "PX", "1"]);
     let replicas = replicas.to_string();
     primary.cli(&["WAIT", &replicas, "5000"]);

@@ -58,7 +58,7 @@ fn implemented(line: &str) -> Option<&str> {
     }
 }
 
-/// What the API gives as a future, by `async fn` or by its type.
+/// The verbs that the API gives as a future, by `async fn` or by its type.
 fn verbs() -> Verbs {
     let mut texts = Vec::new();
     sources(
@@ -115,7 +115,7 @@ fn verbs() -> Verbs {
     found
 }
 
-/// What a row is called.
+/// The name of a row.
 fn row(line: &str) -> Option<&str> {
     let kinds = ["verb ", "moves ", "changes ", "pub fn "];
     kinds

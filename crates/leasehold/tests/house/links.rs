@@ -23,7 +23,7 @@ fn documents(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What stands between each `open` and the next `close`.
+/// The text between each `open` and the next `close`.
 fn between<'a>(text: &'a str, open: &str, close: &[char]) -> Vec<&'a str> {
     let parts = text.split(open).skip(1);
     parts.filter_map(|part| part.split(close).next()).collect()
@@ -168,7 +168,7 @@ fn the_pages_of_the_api_link_each_other_by_labels_that_rustdoc_knows() {
                 .filter(is_relative)
                 .map(|link| format!("{name}: {link}")),
         );
-        // What stands before the page, back to the module before it.
+        // The text before the page, back to the module before it.
         let front = source.split(&format!("docs/{name}")).next().unwrap();
         let front = front.rsplit("\n\n").next().unwrap();
         for line in text.lines().filter(|line| line.starts_with('[')) {

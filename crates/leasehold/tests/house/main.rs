@@ -5,4 +5,5 @@ mod coverage;
 mod links;
 mod public_api;
 mod scripts;
+mod settings;
 mod tidy;

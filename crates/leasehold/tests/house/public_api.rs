@@ -1,4 +1,4 @@
-//! What every type and future promises to the compiler.
+//! The promises of every type and future to the compiler.
 
 use std::{future::pending, time::Duration};
 

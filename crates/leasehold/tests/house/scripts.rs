@@ -47,7 +47,7 @@ fn arguments(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// What the scripts of a folder share is written in front of those that use it, and has no contract of its own.
+/// A part that the scripts of a folder share is written in front of those that use it, and has no contract of its own.
 fn is_shared(path: &Path) -> bool {
     [
         "waiting.lua",
@@ -75,7 +75,7 @@ fn is_shared(path: &Path) -> bool {
     .any(|shared| path.ends_with(shared))
 }
 
-/// What a script uses by calling what the shared parts of its folder define, and what those call.
+/// The keys and arguments that a script uses by calling functions of the shared parts of its folder, and by what those call.
 fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
     let mut functions: Vec<String> = Vec::new();
     for (shared, text) in scripts() {

@@ -135,7 +135,7 @@ const SIMULATED: &[&str] = &["sim", "world", "backend::simulated"];
 /// As many lines as the eye holds at once, comments not counted. A file may have as many as its subject needs.
 const FUNCTION_MOST: usize = 80;
 
-/// What has one home, or this many on purpose: a text of the sources, how often it stands there, and what another one would be.
+/// Code that has one home, or this many on purpose: a text of the sources, how often it stands there, and what another one would be.
 const HOMES: [(&str, usize, &str); 3] = [
     (
         "impl LockSteps for ",
@@ -253,7 +253,7 @@ fn without_tests(text: &str) -> String {
     code.collect::<Vec<_>>().join("\n")
 }
 
-/// What `rest` of a path means behind `prefix`, braces included.
+/// The paths that `rest` of a path means behind `prefix`, braces included.
 fn expand(prefix: &str, rest: &str, paths: &mut Vec<String>) {
     let join = |part: &str| match prefix {
         "" => part.to_owned(),
@@ -321,7 +321,7 @@ fn doors_lead_down_only() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What stands on what users can call: it would work in a crate of its own, but for a few words.
+/// Modules that stand on what users can call: they would work in a crate of their own, but for a few words.
 const ABOVE: &[&str] = &[
     "attribute",
     "blocking",
@@ -353,7 +353,7 @@ fn what_stands_on_the_public_api_imports_no_engine_and_no_backend() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What a module reaches by its imports, and theirs.
+/// The modules that a module reaches by its imports, and theirs.
 fn reached(arrows: &BTreeMap<&str, BTreeSet<String>>, from: &str) -> BTreeSet<String> {
     let (mut found, mut open) = (BTreeSet::new(), vec![from.to_owned()]);
     while let Some(module) = open.pop() {
@@ -488,7 +488,7 @@ fn each_rule_has_one_home() {
     }
 }
 
-/// What a line declares, if it declares a type.
+/// The type that a line declares, if it declares one.
 fn declared(line: &str) -> Option<&str> {
     let line = line.strip_prefix("pub").map_or(line, |rest| {
         rest.trim_start_matches("(crate)")

@@ -1,4 +1,4 @@
-//! What is special about a fair mutex: its order, and what keeps a place.
+//! The fair mutex's own promises: its order, and what keeps a place.
 
 use std::{
     future::Future,
@@ -305,7 +305,7 @@ async fn a_part_of_a_multi_lock_waits_in_turn() {
         let second = wait_with(&world, &mine, several.lock()).await;
         let third = wait_in(&world, &theirs).await;
         let held = |name| async move { other.mutex(name).status().await.unwrap().holders.len() };
-        // What comes before it is held meanwhile, and nothing behind it.
+        // The part before the fair mutex is held meanwhile, and the part behind it is not.
         assert_eq!((held("a").await, held("z").await), (1, 0));
         guard.release().await.unwrap();
         let first = soon("the first", first).await.unwrap().unwrap();
@@ -316,7 +316,7 @@ async fn a_part_of_a_multi_lock_waits_in_turn() {
         second.release().await.unwrap();
         let guard = soon("the third", third).await.unwrap().unwrap();
 
-        // One that leaves has no place any more, and gives back the rest.
+        // A multi-lock that leaves has no place any more, and gives back the rest.
         let leaves = wait_with(&world, &mine, several.lock()).await;
         leaves.abort();
         assert!(leaves.await.is_err());
@@ -521,7 +521,7 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
         let (one, two) = (connect().await.unwrap(), connect().await.unwrap());
         let [first, second] = [&one, &two].map(|client| client.fair_mutex("order:1"));
         let guard = first.lock().await.unwrap();
-        // One of Redisson's that is not heard stands first.
+        // A waiter of Redisson's that is not heard stands first.
         server.cli(&["RPUSH", "redisson_lock_queue:{order:1}", "somebody:1"]);
         server.cli(&["ZADD", "redisson_lock_timeout:{order:1}", "1", "somebody:1"]);
         let waiting = tokio::spawn(second.lock());

@@ -1,4 +1,4 @@
-//! What is special about the fenced mutex: the tokens of its holders grow strictly, in the order of their grants.
+//! The fenced mutex's own promise: the tokens of its holders grow strictly, in the order of their grants.
 
 use std::{
     sync::{Arc, Mutex},

@@ -33,7 +33,7 @@ async fn nothing_is_written_under_a_token_older_than_the_newest_seen() {
         assert_stale(store.set("text", "4", 4).await, 4, 5);
         assert_eq!(store.get("text").await.unwrap().unwrap(), b"5 again");
 
-        // One fence for all keys of the name, whatever is done with them.
+        // The name has one fence for all its keys, whatever is done with them.
         store.set_field("hash", "a", "7", 7).await.unwrap();
         assert_stale(store.set("text", "6", 6).await, 6, 7);
         assert_stale(store.set_field("hash", "a", "6", 6).await, 6, 7);

@@ -1,4 +1,4 @@
-//! What a request costs the server beside many that wait, or hold. A bound is a ratio to the same beside few, taken in turns with it.
+//! The cost of a request to the server beside many that wait, or hold. A bound is a ratio to the same beside few, taken in turns with it.
 
 use std::{
     any::Any,
@@ -45,7 +45,7 @@ async fn until_waiting(server: &Server, name: &str, queue: &str, waiting: usize)
     .await;
 }
 
-/// What the server has spent on scripts, in µs.
+/// The time that the server has spent on scripts, in µs.
 fn spent(server: &Server) -> f64 {
     let info: String = redis::from_redis_value(server.cli(&["INFO", "commandstats"])).unwrap();
     let of = |line: &str| {
@@ -323,7 +323,7 @@ async fn a_fair_mutex_keeps_many_places_in_parts() {
             kept.count() == waiters
         })
         .await;
-        // One that is behind all others has lost its place: it is told so when its part is kept, and takes another.
+        // The waiter behind all others has lost its place: it is told so when its part is kept, and takes another.
         let last =
             redis::from_redis_value::<Vec<String>>(server.cli(&["LRANGE", queue, "-1", "-1"]))
                 .unwrap()

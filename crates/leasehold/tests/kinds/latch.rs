@@ -293,7 +293,7 @@ async fn a_waiter_that_hears_nothing_looks_by_itself_once_per_poll() {
         latch.try_set_count(1).await.unwrap();
         let tasks = waiting(&latch, 100);
         until_waiting(&latch, 100).await;
-        // What they asked when they came is answered.
+        // The requests that the waiters sent when they came are answered.
         let calls = || script_calls(&server);
         let mut before = calls();
         wait_until_async(SOON, "they rest", || {

@@ -117,7 +117,7 @@ impl Caller {
         self.eval(script!("permits.lua"), &["name", OUT], &args)
     }
 
-    /// What another has written: a permit that ends at `end`.
+    /// Writes a permit as another client would: it ends at `end`.
     fn put(&mut self, permit: &[u8], end: &str) {
         let zadd = redis::cmd("ZADD").arg(OUT).arg(end).arg(permit).clone();
         zadd.exec(&mut self.0).unwrap();

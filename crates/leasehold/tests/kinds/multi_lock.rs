@@ -1,5 +1,5 @@
-//! The multi-lock: several names at once, all or nothing, of any kinds and servers. What it shares with every kind stands in
-//! `conformance.rs`.
+//! The multi-lock: several names at once, all or nothing, of any kinds and servers. The promises that it shares with every kind
+//! stand in `conformance.rs`.
 
 use std::{
     collections::BTreeSet,
@@ -340,7 +340,7 @@ async fn names_of_several_servers_go_together_and_each_name_may_be_on_each() {
         assert!(client.mutex("same").try_lock().await.unwrap().is_none());
     }
     guard.release().await.unwrap();
-    // One that is held keeps the whole out, whichever it is.
+    // A part that is held keeps the whole out, whichever it is.
     for client in &clients {
         let last = client.mutex("same").lock().await.unwrap();
         assert!(multi.try_lock().await.unwrap().is_none());
@@ -666,7 +666,7 @@ async fn a_part_that_is_lost_loses_the_whole_and_a_release_goes_on_past_it() {
         let (one, other) = (world.client().await, world.client().await);
         let multi = one.multi_lock(["a", "b", "c"]);
 
-        // One.
+        // A single part is lost.
         let guard = multi.lock().await.unwrap();
         assert!(other.force_unlock("b").await.unwrap());
         let error = guard.verify().await.unwrap_err();
@@ -683,7 +683,7 @@ async fn a_part_that_is_lost_loses_the_whole_and_a_release_goes_on_past_it() {
         assert_eq!(names(&error), BTreeSet::from(["b".to_owned()]));
         assert!(!held(&other, "a").await && !held(&other, "c").await);
 
-        // Two, in front of a third; and work that is under way is dropped.
+        // Two parts, in front of a third; and work that is under way is dropped.
         let guard = multi.lock().await.unwrap();
         let work = guard.run(std::future::pending::<()>());
         let loss = async {

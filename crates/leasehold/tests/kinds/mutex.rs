@@ -1,4 +1,4 @@
-//! What a mutex promises, on every backend.
+//! The promises of a mutex, on every backend.
 
 use std::{
     sync::{

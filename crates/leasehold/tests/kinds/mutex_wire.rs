@@ -1,4 +1,4 @@
-//! What Redisson would see on the wire, and what it would send: keys, channel and payload, byte for byte.
+//! A mutex on the wire, as Redisson would see it and send it: keys, channel and payload, byte for byte.
 //! (`docs/keys.md`. Redisson itself is played by the commands of its scripts.)
 
 use std::{
@@ -24,7 +24,7 @@ fn subscribers(server: &Server) -> u64 {
     count
 }
 
-/// One attempt of Redisson's `lock()`, with its watchdog's lease. `false`: another owner holds it.
+/// An attempt of Redisson's `lock()`, with its watchdog's lease. `false`: another owner holds it.
 fn java_locks(server: &Server) -> bool {
     let script = "if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end \
                   redis.call('HINCRBY', KEYS[1], ARGV[1], 1) \
@@ -117,14 +117,14 @@ async fn redissons_unlock_wakes_a_waiter_long_before_the_lease_ends() {
     }
 }
 
-/// One of two waiters knows our queue: sometimes it is given the name, and sometimes all are told that it is free.
+/// Of two waiters one knows our queue: sometimes it is given the name, and sometimes all are told that it is free.
 #[tokio::test]
 async fn where_redisson_waits_too_both_sides_get_their_share() {
     for flavor in Flavor::available() {
         let server = Server::start(flavor);
         let holder = Client::connect(&server.url()).await.unwrap();
         let waiting = Client::connect(&server.url()).await.unwrap();
-        // One subscriber more than the queue has places: a waiter that does not know the queue.
+        // A subscriber more than the queue has places: a waiter that does not know the queue.
         let mut java = server.connection();
         let mut java = java.as_pubsub();
         java.subscribe(CHANNEL).unwrap();
@@ -264,7 +264,7 @@ async fn a_renewal_does_not_touch_the_lease_of_another_owner() {
     }
 }
 
-/// The place in the queue was taken for a waiter with a short lease. That waiter left, and the server gives the name for
+/// The place in the queue was taken for a waiter with a short lease. The waiter left, and the server gives the name for
 /// the lease that it had asked for.
 #[tokio::test]
 async fn nobody_believes_in_a_lease_that_was_given_for_another() {

@@ -1,4 +1,4 @@
-//! What is special about a plain mutex: its name is a string that other libraries take as well. Here `SET` and `DEL` play such a
+//! The plain mutex's own promise: its name is a string that other libraries take as well. Here `SET` and `DEL` play such a
 //! library; `tests/beside/plain_peers.rs` has real ones.
 
 use std::{
@@ -269,7 +269,7 @@ async fn a_repeated_release_finds_the_next_of_its_own_process() {
     }
 }
 
-/// The locks of all rows, and which of them is a kind of its own on a server.
+/// The kind as which a server sees a lock of the row.
 fn kind(row: Row) -> &'static str {
     match row {
         Row::Mutex | Row::Fenced | Row::Spin | Row::Multi | Row::Fair => "mutex",
@@ -280,7 +280,7 @@ fn kind(row: Row) -> &'static str {
     }
 }
 
-/// What it is asked for as.
+/// The kind as which a lock of the row is asked for.
 fn asked_as(row: Row) -> &'static str {
     match row {
         Row::Fenced => "fenced_mutex",

@@ -194,7 +194,7 @@ async fn work_during_which_the_server_is_killed_returns_its_result() {
     }
 }
 
-/// What `run` does not turn into an error, `release` says.
+/// `release` tells of a loss that `run` does not turn into an error.
 #[tokio::test]
 async fn work_during_which_the_server_forgets_the_lock_returns_its_result() {
     for server in servers() {

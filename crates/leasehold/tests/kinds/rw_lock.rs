@@ -1,4 +1,4 @@
-//! What is special about the read-write lock: readers that share, and turns.
+//! The read-write lock's own promises: readers that share, and turns.
 
 use std::{
     sync::{

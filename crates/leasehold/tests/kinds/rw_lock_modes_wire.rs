@@ -1,4 +1,4 @@
-//! What Redisson would see of a downgrade, and late copies of its requests. (`docs/keys.md`.
+//! A downgrade as Redisson would see it, and late copies of its requests. (`docs/keys.md`.
 //! Redisson itself is played by the scripts of its source.)
 
 use std::{collections::BTreeMap, time::Duration};

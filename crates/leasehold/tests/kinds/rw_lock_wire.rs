@@ -1,4 +1,4 @@
-//! What Redisson would see of a read-write lock on the wire, and what it would send: keys, fields, leases, channel and
+//! A read-write lock on the wire, as Redisson would see it and send it: keys, fields, leases, channel and
 //! payload. (`docs/keys.md`. Redisson itself is played by the scripts of its source.)
 
 use std::{

@@ -241,7 +241,7 @@ async fn a_lost_reply_takes_nothing_twice_and_gives_nothing_back_twice() {
         network.lose_replies(1);
         assert_eq!(semaphore.drain_permits().await.unwrap(), 13, "{what}");
         assert_eq!(semaphore.add_permits(4).await.unwrap(), 4);
-        // One that does not wait, and has no answer, leaves nothing taken either.
+        // A call that does not wait, and has no answer, leaves nothing taken either.
         network.lose_replies(1);
         drop(semaphore.try_acquire_many(4).await);
         until_free(&semaphore, 4).await;
@@ -330,7 +330,7 @@ async fn a_big_request_is_not_starved_by_small_ones_and_all_come_in_order() {
             }));
             until_waiting(&client.semaphore("name"), nth + 1).await;
         }
-        // One is free, and goes to none of those behind the first.
+        // A permit is free, and goes to no waiter behind the first.
         assert_eq!(semaphore.available_permits().await.unwrap(), 1);
         assert!(semaphore.try_acquire().await.unwrap().is_none());
         drop(two);
@@ -610,7 +610,7 @@ async fn one_that_changes_how_many_permits_there_are_is_heard_behind_one_that_do
     }
 }
 
-/// One that asks only once is answered, whatever others say that come at the same time.
+/// A caller that asks only once is answered, whatever others say that come at the same time.
 #[tokio::test]
 async fn of_several_numbers_that_are_said_at_once_none_keeps_a_caller_waiting() {
     for world in World::all() {

@@ -1,4 +1,4 @@
-//! What is special about a spin mutex: its waiters listen to nothing, and look by themselves.
+//! The spin mutex's own promises: its waiters listen to nothing, and look by themselves.
 
 use std::{
     sync::{
@@ -110,7 +110,7 @@ async fn a_mutex_and_a_spin_mutex_of_one_name_exclude_and_follow_each_other() {
     }
 }
 
-/// What a release kept for its own process would be kept from the others for ever: the server does not see them.
+/// A name that a release kept for its own process would be kept from the others for ever: the server does not see them.
 #[tokio::test]
 async fn a_process_whose_tasks_want_the_name_all_the_time_lets_others_in() {
     for world in World::all() {

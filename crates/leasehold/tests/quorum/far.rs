@@ -33,7 +33,7 @@ async fn five_servers_that_are_far_away_give_a_lock_in_two_rounds_and_a_waiter_h
             let began = Instant::now();
             let guard = soon("a lock", client.mutex("name").lock()).await.unwrap();
             let took = began.elapsed();
-            // One more for a server that does not know the script yet.
+            // A third round for a server that does not know the script yet.
             in_time(took, 3 * 2 * WAY)?;
             assert_eq!(guard.release().await.unwrap(), Released::Freed);
             let began = Instant::now();

@@ -286,7 +286,7 @@ async fn a_listener_counts_waits_from_when_it_came_and_costs_nothing_once_it_has
 /// The words of the events that random runs have told.
 type Told = BTreeSet<&'static str>;
 
-/// One task: takes locks at random, and lets go of them in every way there is.
+/// The work of a task: it takes locks at random, and lets go of them in every way there is.
 async fn work(world: &World, clients: &[Client], seed: u64, steps: u32) {
     let mut random = fastrand::Rng::with_seed(seed);
     let owner = Owner::new();

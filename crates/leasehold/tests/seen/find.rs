@@ -98,7 +98,7 @@ async fn every_kind_is_found_with_what_its_status_says() {
             let status = client.status(name).await.unwrap();
             expected.insert(name.to_owned(), status);
         }
-        // Those that a client waits for.
+        // Names that a client waits for.
         let queued = client.fair_mutex("queued").lock().await.unwrap();
         let fair = tokio::spawn(other.fair_mutex("queued").lock());
         assert!(client.latch("latch").try_set_count(2).await.unwrap());
@@ -109,7 +109,7 @@ async fn every_kind_is_found_with_what_its_status_says() {
         empty.drain_permits().await.unwrap();
         let permit = tokio::spawn(other.semaphore("empty").acquire());
         until_waiting(&other, 3).await;
-        // And those of which nothing is held, and which no client waits for.
+        // And names of which nothing is held, and which no client waits for.
         assert!(client.latch("alone").try_set_count(2).await.unwrap());
         client.semaphore("free").try_set_permits(5).await.unwrap();
         let free = client.leased_semaphore("free, too");

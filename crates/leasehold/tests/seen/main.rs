@@ -1,4 +1,4 @@
-//! What users see of locks: status, find, events, labels, names, memory servers.
+//! Locks as users see them: status, find, events, labels, names, memory servers.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -233,7 +233,7 @@ async fn a_lease_is_renewed_for_a_day_without_waiting_for_one() {
     assert_eq!(guard.release().await.unwrap(), Released::Freed);
 }
 
-/// What tracing writes.
+/// The lines that tracing writes.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 

@@ -209,7 +209,7 @@ async fn users_see_no_prefix() {
     assert_eq!(&*first.name, "x");
 }
 
-/// Two that took them in the orders of what their users call them would wait in a circle.
+/// Two clients that took names in the orders of what their users call them would wait in a circle.
 #[tokio::test]
 async fn a_multi_lock_takes_names_in_the_order_that_the_server_sees() {
     for world in World::all() {
@@ -234,7 +234,7 @@ async fn a_multi_lock_takes_names_in_the_order_that_the_server_sees() {
         let twice = a.multi_lock([Part::from("x"), plain.mutex("a:x").into()]);
         let refused = soon("one name", twice.lock()).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
-        // What their users call alike is two names.
+        // Two names that their users call alike stay two.
         let alike = a.multi_lock([Part::from("x"), b.mutex("x").into()]);
         let guard = soon("two names", alike.lock()).await.unwrap();
         assert_eq!(guard.names(), ["x", "x"]);

@@ -129,7 +129,7 @@ async fn a_connection_that_broke_to_a_server_that_goes_on_verifies_nothing() {
             .connect()
             .await
             .unwrap();
-        // None with a fixed lease, which is looked at every ten seconds.
+        // No lock has a fixed lease, which is looked at every ten seconds.
         let locks = (0..10).map(|i| client.mutex(format!("name{i}")).lock());
         let guards: Vec<_> = join_all(locks)
             .await
@@ -310,7 +310,7 @@ async fn a_memory_server_that_restarts_empty_is_noticed_at_once() {
         "{:?}",
         began.elapsed()
     );
-    // What is taken from then on is lost as ever.
+    // A lock that is taken from then on is lost as ever.
     let guard = client.mutex("later").lock().await.unwrap();
     server.expire("later");
     assert!(guard.verify().await.is_err());

@@ -56,7 +56,7 @@ async fn redisson_and_we_exclude_and_wake_each_other_before_and_after_a_failover
         let old = group.primary();
         share_on("before", group.server(old), &client, &mut java).await;
 
-        // One waits while the servers change.
+        // A client waits while the servers change.
         assert_eq!(java.obey("lock name").await, "locked");
         let waiter = tokio::spawn(client.mutex("name").lock());
         until_waiting_here(&client, 1).await;

@@ -28,7 +28,7 @@ async fn locks(client: &Client, server: &Server) {
     guard.release().await.unwrap();
 }
 
-/// One group for all of this, since each takes seconds to come up.
+/// A single group for all of this, since each takes seconds to come up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_name_the_primary_and_what_is_wrong_is_said() {
     for flavor in Flavor::available() {
@@ -71,7 +71,7 @@ async fn sentinels_name_the_primary_and_what_is_wrong_is_said() {
         let says = format!("redis-sentinel://{addr}/?master=NAME");
         assert!(error.to_string().contains(&says), "{error}");
 
-        // One that is not the newest: all connections of the client are to be remade, also by one sentinel that is left.
+        // Where a single sentinel is left, new clients find the primary by it, whether their URL names it alone or all three.
         let one = format!(
             "redis-sentinel://{}/?master=main",
             group.sentinel_addrs()[0]
@@ -86,7 +86,7 @@ async fn sentinels_name_the_primary_and_what_is_wrong_is_said() {
         let last = Client::connect(&one).await.unwrap();
         locks(&last, group.server(group.primary())).await;
         group.kill_sentinel(0);
-        // It knows where the primary was.
+        // The client knows where the primary was.
         group
             .server(group_primary())
             .cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -268,7 +268,7 @@ fn watchers(sentinel: &Server) -> Vec<String> {
     list.lines().filter(subscribes).map(str::to_owned).collect()
 }
 
-/// A sentinel is heard once, though it is given by name and the others tell of it by number. One that may not be heard is asked.
+/// A sentinel is heard once, though it is given by name and the others tell of it by number. A sentinel that may not be heard is asked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_has_one_connection_and_one_that_cannot_be_heard_is_asked() {
     let group = SentinelGroup::start(Flavor::available()[0]);

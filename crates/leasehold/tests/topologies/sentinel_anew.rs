@@ -12,7 +12,7 @@ use crate::common::{few_or, flavors, keys, soon};
 /// By then the client is gone from the old primary, counted from the word of the second of three sentinels.
 const AIM: Duration = Duration::from_secs(3);
 
-/// What becomes of the old primary.
+/// The fate of the old primary.
 #[derive(Clone, Copy, Debug)]
 enum Old {
     Alive,
@@ -39,7 +39,7 @@ pub(super) fn deaf_url(group: &SentinelGroup) -> String {
     format!("{}&sentinel_user=deaf&sentinel_pass=secret", group.url())
 }
 
-/// One replacement by hand; how long after the word of the second sentinel the client was at the new primary, and at the old one no more.
+/// A replacement by hand; how long after the word of the second sentinel the client was at the new primary, and at the old one no more.
 async fn replaced(group: &mut SentinelGroup, becomes: Old, url: &str) -> Duration {
     // The epoch of all is higher than that with which they begin anew.
     group.failover();
@@ -64,7 +64,7 @@ async fn replaced(group: &mut SentinelGroup, becomes: Old, url: &str) -> Duratio
         }
     }
     group.set_anew(0, new);
-    // One of three moves no client. Time is the subject.
+    // A single sentinel of three moves no client. Time is the subject.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!is_at(group, new, &client), "moved by one sentinel");
     if matches!(becomes, Old::Alive) {

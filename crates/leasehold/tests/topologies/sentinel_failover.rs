@@ -223,7 +223,7 @@ pub(super) fn scripts(server: &Server) -> u64 {
         .sum()
 }
 
-/// No lock is held. What ends by itself may be there: tombstones, and a place that was copied to the new primary and left at the old one.
+/// No lock is held. Keys that end may be there: tombstones, and a place that was copied to the new primary and left at the old one.
 fn assert_nothing_left(group: &SentinelGroup) {
     // A replica may be some commands behind.
     until_replicated(again(group.server(group.primary())));
@@ -441,8 +441,8 @@ async fn no_caller_notices_that_the_new_primary_has_no_scripts() {
     held.release().await.unwrap();
 }
 
-/// A caller is alone on its name. What it gave back at the old primary may be held at the new one until it is given back there, too: that is
-/// no "held by another". Every second user may not ask for `INFO`.
+/// A caller is alone on its name. A lock that it gave back at the old primary may be held at the new one until it is given back there, too:
+/// that is no "held by another". Every second user may not ask for `INFO`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_only_its_caller_uses_is_not_held_by_another_after_a_planned_failover() {
     for flavor in flavors(0) {

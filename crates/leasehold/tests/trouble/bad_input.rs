@@ -81,7 +81,7 @@ async fn a_bad_name_is_refused_by_every_way_in() {
     }
 }
 
-/// What the server has been asked, without this question.
+/// The number of commands that the server has been asked, without this question.
 fn commands(world: &World) -> u64 {
     match world {
         World::Memory(_) => 0,

@@ -1,4 +1,4 @@
-//! What callers may do in their own wakers without harm to the others.
+//! Work that callers may do in their own wakers without harm to the others.
 
 use std::{
     future::Future,

@@ -23,10 +23,10 @@ use tokio::sync::{Notify, mpsc};
 
 const LEASE: Duration = Duration::from_millis(600);
 
-/// What the promise allows on top of the lease.
+/// The time that the promise allows on top of the lease.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// What it allows after a resignation: three round trips and 20 ms.
+/// The time that it allows after a resignation: three round trips and 20 ms.
 const AT_ONCE: Duration = Duration::from_millis(25);
 
 /// How often a leader says that its term is valid.
@@ -149,7 +149,7 @@ const TROUBLES: [Trouble; 5] = [
     Trouble::CutOff,
 ];
 
-/// What is known of a term.
+/// A term, as far as it is known.
 #[derive(Clone, Debug)]
 struct Record {
     candidate: usize,
@@ -251,7 +251,7 @@ impl Candidates {
             Trouble::ShutDown => self.processes[one].tell("shutdown"),
             Trouble::Killed => {
                 self.processes[one].kill();
-                // What it has said before.
+                // Its words from before arrive.
                 sleep(TICK);
                 self.listen();
             }
@@ -307,7 +307,7 @@ fn rounds(server: &Server, rounds: usize) {
     let mut candidates = Candidates::start(server);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // One that looks, beside them.
+        // An observer beside the candidates.
         let observer = scope.spawn(|| observe(&server.url(), &done));
         let mut leader = candidates.leader_after(0);
         let _ends = Ends(&done);

@@ -265,7 +265,7 @@ async fn only_the_first_is_told() {
         for client in &clients {
             client.heard().await;
         }
-        // One that stands in line may have another request under way.
+        // A client that stands in line may have another request under way.
         let is_quiet = || clients.iter().all(|client| client.footprint().asking == 0);
         wait_until_async(SOON, "no request is under way", is_quiet).await;
         let before = common::wire::script_calls(&server);
@@ -395,7 +395,7 @@ async fn the_dead_in_the_queue_do_not_hide_the_living() {
     }
 }
 
-/// The holder has died. Those that would look leave just then, and the last has not heard of it.
+/// The holder has died. The waiter that would look leaves just then, and the last has not heard of it.
 macro_rules! next_looks {
     ($test:ident, $kind:ident, $lock:ident) => {
         #[tokio::test]

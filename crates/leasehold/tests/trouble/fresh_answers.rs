@@ -1,4 +1,4 @@
-//! What is answered without a request rests on what is so now: `None` on a holder, and a refusal of an owner on a guard in its hands.
+//! An answer without a request rests on what is so now: `None` on a holder, and a refusal of an owner on a guard in its hands.
 
 use std::{
     future::{Future, poll_fn},
@@ -153,7 +153,7 @@ async fn a_lock_that_its_own_client_takes_by_force_goes_to_the_next_waiter_at_on
 /// A lock in the way that its owner asks for it.
 type Asked = Pin<Box<dyn Future<Output = Result<AnyGuard, Error>> + Send>>;
 
-/// What an owner may ask for that it may not ask for again, in this way, while it holds that: by the kind of the lock.
+/// Two calls of an owner, by the kind of the lock: the second is refused while the owner holds by the first.
 fn refused_within(client: &Client, owner: &Owner) -> Vec<(&'static str, [Asked; 2])> {
     /// Twice the same.
     macro_rules! twice {

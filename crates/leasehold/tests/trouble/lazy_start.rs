@@ -274,7 +274,7 @@ async fn a_client_for_which_no_request_waits_dials_seldom() {
     tokio::time::sleep(Duration::from_secs(4)).await;
     let seldom = server.attempts_in(Duration::from_secs(6)).await;
     assert!((1..=3).contains(&seldom), "{seldom} attempts in 6 s");
-    // One that comes to wait does not wait for the end of such a pause.
+    // A call that comes to wait does not wait for the end of such a pause.
     let lock = client.mutex("name").try_lock_for(Duration::from_secs(3));
     let (often, lock) = tokio::join!(server.attempts_in(Duration::from_secs(3)), lock);
     assert_kind(lock, ErrorKind::NotSent);

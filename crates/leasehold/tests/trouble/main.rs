@@ -1,4 +1,4 @@
-//! What goes wrong: lost answers, crashes, cuts, refusals, bad input, and schedules that once broke a promise.
+//! Trouble: lost answers, crashes, cuts, refusals, bad input, and schedules that once broke a promise.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -16,7 +16,7 @@ use crate::common::{
 use leasehold::{Client, Guard, Released};
 use leasehold_testkit::{Server, wait_until};
 
-/// What the promise allows on top of the lease.
+/// The time that the promise allows on top of the lease.
 const GRACE: Duration = Duration::from_millis(200);
 
 const SOON: Duration = Duration::from_secs(20);
@@ -142,7 +142,7 @@ async fn a_waiter_gets_the_name_within_a_lease_of_the_last_renewal_of_a_killed_h
             tokio::time::sleep(lease / 3 + lease / 12 * round).await;
             let connections = format!(":{} ", holder.id());
             holder.kill();
-            // What it had sent has been carried out once the server has seen its connections end.
+            // Its requests have been carried out once the server has seen its connections end.
             wait_until(SOON, "the server has seen its end", || {
                 let list = server.cli(&["CLIENT", "LIST"]);
                 let list: String = redis::from_redis_value(list).expect("a list");

@@ -25,7 +25,7 @@ async fn client_of(url: &str) -> Client {
     Client::builder().url(url).connect().await.unwrap()
 }
 
-/// What is left of it on the server is the margin, 12 ms. A machine that stalls for as long does not show it.
+/// The margin of the lease, 12 ms, is left on the server by then. A machine that stalls for as long does not show it.
 #[tokio::test]
 async fn work_is_dropped_before_the_name_is_free() {
     const TRIES: usize = 8;
@@ -348,7 +348,7 @@ async fn without_hand_off_a_release_wakes_one_waiter_of_many() {
             };
             count(&after) - count(&before)
         };
-        // One release each, which also asks for the next; were all woken, each would ask.
+        // A release each, which also asks for the next; were all woken, each would ask.
         let (scripts, messages, all) = (of("evalsha"), of("publish"), 2 * 32 * ROUNDS);
         assert!(scripts <= 2 * all, "{scripts} scripts for {all} locks");
         assert!(
@@ -398,7 +398,7 @@ async fn a_server_that_restarts_empty_tells_its_holders_and_serves_its_waiters()
         // It verifies what it holds as soon as it is connected again.
         assert_eq!(guard.lost().await, LostReason::Failover);
         assert_eq!(next.release().await.unwrap(), Released::Freed);
-        // What it knew of scripts is gone, too; it is told again.
+        // The scripts that the server knew are gone, too; it is told again.
         let again = a.mutex("name").lock().await.unwrap();
         assert_eq!(again.release().await.unwrap(), Released::Freed);
     }
@@ -494,7 +494,7 @@ async fn force_unlock_lets_all_waiters_through_one_by_one() {
         }
         assert!(clients[1].force_unlock("name").await.unwrap());
         for waiter in waiters {
-            // Those of the holder's own client are called once it learns of its loss, or gives up its hold.
+            // Waiters of the holder's own client are called once it learns of its loss, or gives up its hold.
             if clients[0].footprint().watched > 0 {
                 let _ = guard.verify().await;
             }
@@ -580,7 +580,7 @@ async fn no_two_holders_overlap_while_connections_are_cut() {
                         recorder.acquired("name", &who);
                         let work = tokio::time::sleep(Duration::from_millis(1));
                         let done = guard.run(work).await;
-                        // What was lost is over as soon as run() says so.
+                        // A lost hold is over as soon as run() says so.
                         recorder.released("name", &who);
                         done.ok();
                         drop(guard);

@@ -215,7 +215,7 @@ async fn a_release_in_a_crowd_whose_reply_is_cut_anywhere_passes_the_name_on_onc
         let crowded = |client: &Client| client.mutex("name").handoff(leasehold::Handoff::off());
         for bytes in 0..=48 {
             if bytes == REFUSED_FROM {
-                // What the server says to the other thing does not matter, be it a refusal.
+                // The server's answer to the other command does not matter, be it a refusal.
                 server.cli(&["ACL", "SETUSER", "default", "-ping"]);
             }
             let first = crowded(&other).lock().await.unwrap();

@@ -240,7 +240,7 @@ async fn nor_after_answers_that_were_lost_or_late() {
     assert!(wrong.is_empty(), "{} of {all}: {wrong:#?}", wrong.len());
 }
 
-/// What a call adds to its bound until it has told its caller, on a machine that is not late itself.
+/// The time that a call adds to its bound until it has told its caller, on a machine that is not late itself.
 const TELLS: Duration = Duration::from_millis(100);
 
 /// The bounds that the pages of the verbs state, by a server that does not answer.

@@ -52,7 +52,7 @@ fn places(server: &Server) -> Vec<String> {
     all.collect()
 }
 
-/// One that holds the name keeps none out by the place with which it had waited.
+/// A holder keeps nobody out by the place with which it had waited.
 #[tokio::test]
 async fn one_that_gets_the_lock_without_a_place_leaves_none() {
     for server in servers() {

@@ -33,7 +33,7 @@ fn assert_alone(server: &Server, guard: &Guard, case: &str) {
     );
 }
 
-/// What a hand-over may be refused.
+/// Commands that a hand-over may be refused.
 const REFUSED: [&str; 6] = ["-lpop", "-hdel", "-hset", "-pexpire", "-publish", "-del"];
 
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn a_force_unlock_that_has_taken_the_name_does_not_say_that_it_failed() {
     }
 }
 
-/// One client holds a mutex and a permit, and loses the right to the keys of the permit: the mutex is renewed on.
+/// A client holds a mutex and a permit, and loses the right to the keys of the permit: the mutex is renewed on.
 #[tokio::test]
 async fn a_kind_that_may_not_be_renewed_costs_no_other_kind_its_lease() {
     for server in servers() {
@@ -218,7 +218,7 @@ async fn replica_of(server: &Server) -> Server {
     replica
 }
 
-/// What each row waits behind, and the waiter's place in the server's queue as it would be another client's, in front of it.
+/// Puts a place of another client's in front of the waiter's, in the row's queue on the server.
 fn stand_in_front(server: &Server, row: Row, here: &str, elsewhere: &str) {
     if row == Row::Fair {
         let owner = format!("{elsewhere}:17");

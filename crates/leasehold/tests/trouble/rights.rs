@@ -1,4 +1,4 @@
-//! What a user of the server may call, which may differ from key to key: nobody is refused who may, and nothing is taken that could not be
+//! The rights of a user of the server may differ from key to key: nobody is refused who has them, and nothing is taken that could not be
 //! renewed or given back.
 
 use std::{iter::once, time::Duration};
@@ -127,7 +127,7 @@ async fn a_key_that_is_refused_costs_no_other_its_lock() {
     }
 }
 
-/// What a release or a renewal calls, and an acquisition may not.
+/// Commands that a release or a renewal calls, and an acquisition may not.
 const KEEPS: [&str; 4] = ["llen", "set", "lrange", "pexpireat"];
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn a_command_that_was_renamed_away_is_named() {
         let server = Server::start_with(flavor, &away);
         let lacks = once("-zadd".to_owned());
         let rules: Vec<_> = rules(LABELS).into_iter().chain(lacks).collect();
-        // What the server does not know, no rule can name.
+        // No rule can name a command that the server does not know.
         let rules: Vec<_> = rules.into_iter().filter(|r| r != "+llen").collect();
         set_user(&server, &rules);
         let client = client_of_the_user(&server).await;

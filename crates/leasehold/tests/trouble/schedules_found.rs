@@ -1,4 +1,4 @@
-//! What an adversary's programs found, and what was found while their tests were written: rows 40 to 46, 53, 54, 60
+//! Findings of an adversary's programs, and of the time when their tests were written: rows 40 to 46, 53, 54, 60
 //! and 70 of docs/bugs.md, a test for each. See `schedules.rs`.
 
 use std::{
@@ -60,7 +60,7 @@ async fn a_release_of_a_name_does_not_give_away_the_same_name_in_braces() {
     }
 }
 
-/// One client waits for both, and one of its waiters leaves.
+/// A client waits for both, and one of its waiters leaves.
 #[tokio::test]
 async fn a_waiter_that_leaves_does_not_make_the_same_name_in_braces_deaf() {
     for server in servers() {
@@ -119,7 +119,7 @@ async fn a_grant_that_is_heard_after_detach_gives_nothing_back() {
         let guard = soon("it asks", first).await.unwrap().unwrap();
         let detached = guard.detach();
         proxy.heal();
-        // What is said on that connection after the grant has been heard.
+        // The connection carries the next subscription behind the grant, which has been heard by then.
         let behind = tokio::spawn(client.mutex("other").lock());
         wait_until_async(SOON, "it hears of another name", || {
             queue(&server, "other").len() == 1
@@ -378,10 +378,10 @@ async fn a_name_that_is_refused_after_a_gap_delays_the_others_once() {
         proxy.cut_lane(Lane::Subscriptions);
         wait_until_async(SOON, "the gap", || grants() == 0).await;
         let began = std::time::Instant::now();
-        // Those of 1, 2, 3, 4 and 10 to 49.
+        // The channels of 1, 2, 3, 4 and 10 to 49.
         wait_until_async(SOON, "the others listen", || grants() >= 44).await;
         let took = began.elapsed();
-        // One after the other they take nine seconds.
+        // The names would take nine seconds one after the other.
         assert!(took < 5 * SECOND, "{}: {took:?}", server.flavor());
         for task in waiting {
             task.abort();
@@ -700,7 +700,7 @@ async fn the_first_in_line_is_next_however_many_wait() {
                 clients.push(client);
                 until_queued(&server, number).await;
             }
-            // None of them can ask.
+            // No client can ask.
             proxy.stall(Some(Way::ToServer));
             release(guard).await;
             let held = owners(&server, "name");

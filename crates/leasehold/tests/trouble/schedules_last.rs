@@ -1,4 +1,4 @@
-//! What an adversary's last programs found: answers that were not true, a waiter that was made deaf, a shutdown that was
+//! Findings of an adversary's last programs: answers that were not true, a waiter that was made deaf, a shutdown that was
 //! dropped; rows 72 and 75 to 78 of docs/bugs.md. See `schedules.rs`.
 
 use std::time::Duration;

@@ -368,7 +368,7 @@ async fn a_replica_is_reconnected_to_once_a_second_however_many_wait() {
         for command in REPLICA.until {
             server.cli(command);
         }
-        // One connection a second for each of two connections, and those of this test itself.
+        // A new connection a second for each of the client's two, and those of this test itself.
         assert!(made <= 10, "{}: {made} connections", server.flavor());
         for lock in locks {
             release(

@@ -100,7 +100,7 @@ async fn cycle(client: &Client, name: &str) -> Duration {
     began.elapsed()
 }
 
-/// One call finds out. Every other has an answer at once: of its name or another, from this runtime or in the background.
+/// The first call finds out. Every other has an answer at once: of its name or another, from this runtime or in the background.
 async fn one_call_finds_out(wired: Wired) {
     let rounds = of_the_whole(20);
     let mut late = Vec::new();
@@ -293,7 +293,7 @@ async fn a_connection_that_hangs_between_two_answers_is_found_out() {
             tokio::time::sleep(way).await;
             let second = second.try_lock().await;
             assert!(matches!(second, Err(Error::Ambiguous { .. })), "{second:?}");
-            // One timeout after the last word.
+            // The connection is given up a timeout after its last word.
             tokio::time::sleep(2 * way).await;
         };
         let first = async {

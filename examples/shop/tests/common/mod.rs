@@ -34,7 +34,7 @@ impl Shelf {
         self.0.path().join("shop.sqlite")
     }
 
-    /// One more process of the shop.
+    /// A further process of the shop.
     pub fn open(&self, client: &Client, bank: &Bank) -> Router {
         let stock = Stock::open(&self.path(), UMBRELLAS).unwrap();
         let (client, bank) = (client.clone(), Arc::clone(bank));

@@ -76,7 +76,7 @@ impl Layout {
     }
 }
 
-/// One colour per process; they read on dark and on light ground.
+/// A colour per process; all can be read on dark and on light ground.
 const COLOURS: [AnsiColor; 3] = [AnsiColor::Cyan, AnsiColor::Magenta, AnsiColor::Yellow];
 const DIM: Style = Style::new().dimmed();
 const BOLD: Style = Style::new().bold();
@@ -157,7 +157,7 @@ pub(super) fn head(layout: Layout, on: &str, seed: u64, broken: bool) -> Vec<Str
     lines
 }
 
-/// One act as it stands at `now`.
+/// An act as it stands at `now`.
 pub(super) fn act(layout: Layout, record: &Record, now: Duration) -> Vec<String> {
     let act = &record.act;
     let scale = Scale::new(

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::story::{Act, Kind, Part, Place, Role};
 
-/// One thing that happened, as its process saw it. Instants are on [`crate::clock`], which all processes share.
+/// An event, as its process saw it. Instants are on [`crate::clock`], which all processes share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Happening {
     pub(super) at: Duration,
@@ -45,7 +45,7 @@ pub(super) enum What {
     Failed(String),
 }
 
-/// One act as it was played.
+/// An act as it was played.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) act: Act,

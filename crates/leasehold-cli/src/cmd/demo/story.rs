@@ -10,7 +10,7 @@ pub(super) const STOCK: i64 = 20;
 /// Short, so that renewals and the end of a lease can be watched.
 pub(super) const LEASE: Duration = Duration::from_secs(1);
 
-/// One scene around one lock.
+/// A scene around a lock.
 #[derive(Debug)]
 pub(super) struct Act {
     pub(super) number: usize,
@@ -39,7 +39,7 @@ pub(super) enum Kind {
     Semaphore(u32),
 }
 
-/// One worker.
+/// A worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Part {
     pub(super) name: String,

@@ -22,7 +22,7 @@ pub(super) struct Counts {
     pub(super) sold: usize,
 }
 
-/// One thing that must hold.
+/// A statement that must hold.
 #[derive(Debug, Serialize)]
 pub(super) struct Check {
     pub(super) what: &'static str,

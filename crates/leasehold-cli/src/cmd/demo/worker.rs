@@ -43,7 +43,7 @@ impl Lock {
     }
 }
 
-/// One worker, ready to play.
+/// A worker, ready to play.
 pub(super) struct Worker {
     /// `None` plays without the lock.
     pub(super) lock: Option<Lock>,

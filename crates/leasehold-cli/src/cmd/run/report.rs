@@ -47,7 +47,7 @@ pub(super) fn conclude(
     exit
 }
 
-/// What a program hears of a run whose command was not started.
+/// The report, for programs, of a run whose command was not started.
 pub(super) fn not_begun(args: &Run, outcome: &str, exit: Exit) -> Value {
     json!({
         "name": args.name,

@@ -30,7 +30,7 @@ use crate::{
 };
 use store::{Store, Subscriber};
 
-/// One client of a [`MemoryServer`].
+/// A client of a [`MemoryServer`].
 pub(crate) struct Memory {
     server: MemoryServer,
     client: Arc<str>,
@@ -65,7 +65,7 @@ impl Memory {
         }
     }
 
-    /// One step, with the faults the server is told to show.
+    /// Carries out a step, with the faults the server is told to show.
     fn step<T: Clone + fmt::Debug + Send + 'static>(
         &self,
         what: What,

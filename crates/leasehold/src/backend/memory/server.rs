@@ -290,7 +290,7 @@ impl MemoryServer {
             let mut faults = self.0.faults.lock();
             let fail = faults.fail > 0;
             faults.fail -= usize::from(fail);
-            // One fault for each step: a step that is refused has no answer to lose.
+            // A step is refused or loses its answer: a step that is refused has none to lose.
             let drop_reply = !fail && faults.drop_replies > 0;
             faults.drop_replies -= usize::from(drop_reply);
             (fail, drop_reply, faults.delay)

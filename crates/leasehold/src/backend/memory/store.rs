@@ -239,7 +239,7 @@ impl Store {
         let in_turn = self.is_its_turn(client, step);
         let is_free = self.held_by(id).is_empty();
         let fits = self.fits(id, step.access) && (is_free || !self.gives_way(id, step.access));
-        // A client that waits gives a free lock to the first in the queue. (One that comes may be faster.)
+        // A client that waits gives a free lock to the first in the queue. (A client that comes may be faster.)
         let gives = is_free && step.entry.is_some() && !rules(id.kind).is_in_turn();
         let gives = gives && self.is_behind_another(client, id);
         if in_turn && fits && !gives {

@@ -74,7 +74,7 @@ struct Candidate {
     refused: bool,
 }
 
-/// What a server has said last.
+/// The latest answer of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VoteAnswer {
     Unasked,
@@ -201,7 +201,7 @@ impl Candidate {
         let is_one = targets.len() == 1;
         while let Some((at, said)) = round.next().await {
             self.hear(at, sent, said, &pending);
-            // The slowest server decides nothing more. What it says later goes to the ballots (QB4).
+            // The slowest server decides nothing more. Its answer goes to the ballots when it comes (QB4).
             // A server that is asked alone is waited for: a round without its word would have no result.
             if !is_one && self.is_decided() {
                 break;

@@ -1,4 +1,4 @@
-//! What each server may have of each lease id: its vote, and what it must still be told.
+//! The records of what each server may have of each lease id: its vote, and what it must still be told.
 //!
 //! - **QB1** A vote ends a margin before the server's end of the lease, counted from the send that it answers.
 //! - **QB4** A lease id is asked for until it is given up; then never again.
@@ -41,7 +41,7 @@ struct Ballot {
     ends: Tick,
 }
 
-/// What is known of one server.
+/// A lease id at one server, as far as the client knows.
 #[derive(Clone, Copy, Default)]
 struct ServerRecord {
     /// Until when its vote counts.

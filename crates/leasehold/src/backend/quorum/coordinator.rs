@@ -33,7 +33,7 @@ const CONTENDED: Duration = Duration::from_secs(1);
 /// More names are not remembered.
 const CONTENDED_MOST: usize = 4096;
 
-/// What this client hears, and at which server.
+/// The wake-ups that this client hears, and at which server.
 pub(super) struct CoordinatorListeners {
     sink: Arc<dyn Sink>,
     /// Where the wake-ups for a name are heard.

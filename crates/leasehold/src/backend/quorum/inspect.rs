@@ -1,4 +1,4 @@
-//! What servers say of a lock, put together: who holds it, how often its owner has entered, and its end by force.
+//! The servers' words about a lock, put together: who holds it, how often its owner has entered, and its end by force.
 
 use std::{collections::BTreeSet, time::Duration};
 

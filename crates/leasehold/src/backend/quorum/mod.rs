@@ -1,6 +1,6 @@
 //! Leases on several servers that know nothing of each other, of which a majority decides (Redlock). A backend over backends.
 //!
-//! What it may believe (QB1 to QB7, docs/rules.md) stands in these files:
+//! The rules for what it may believe (QB1 to QB7, docs/rules.md) stand in these files:
 //!
 //! ```text
 //! acquire  release  renew  inspect   the steps: each asks all servers at once, and is decided as soon as it can be
@@ -57,7 +57,7 @@ use state::QuorumState;
 /// With a majority connected, the others are waited for so long.
 const SLOWER: Duration = Duration::from_millis(300);
 
-/// One client of several servers.
+/// A client of several servers.
 pub(crate) struct Quorum {
     state: QuorumState,
     longest: Duration,
@@ -73,7 +73,7 @@ impl Sinks {
         Sinks(CoordinatorListeners::new(sink))
     }
 
-    /// That of the server with this number.
+    /// The sink of the server with this number.
     pub(crate) fn of(&self, at: usize) -> Arc<dyn Sink> {
         let listeners = Arc::clone(&self.0);
         Arc::new(CoordinatorListener { listeners, at })

@@ -1,4 +1,4 @@
-//! What servers are still to be told: that a lease id is given up (QB5).
+//! Releases that servers are still to be told of: a lease id is given up (QB5).
 //!
 //! A release is answered by a majority. The others are told until they confirm it, or until a tombstone and a lease have passed, since
 //! their last word. A server that was out of reach for all of that keeps the id for a lease at most.
@@ -126,7 +126,7 @@ impl PendingReleases {
                 of.all.lock().values().take(AT_ONCE).cloned().collect();
             if next.is_empty() {
                 of.is_reporting.store(false, Ordering::Release);
-                // One may have come since.
+                // A release may have come since.
                 if of.all.lock().is_empty() || of.is_reporting.swap(true, Ordering::AcqRel) {
                     return;
                 }

@@ -45,7 +45,7 @@ pub(super) async fn release(state: QuorumState, step: Release) -> Result<Release
         match said {
             ServerReply::Answer(reply) => {
                 left -= usize::from(open.contains(&at));
-                // What a server has forgotten it gives to no other yet (QB6).
+                // A server that has forgotten a lock gives it to no other yet (QB6).
                 if reply == ReleaseReply::NotOurs && servers.may_vote(at) {
                     not_ours += 1;
                 } else {

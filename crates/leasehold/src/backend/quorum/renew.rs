@@ -16,7 +16,7 @@ use crate::{
 
 use super::round::Failures;
 
-/// One hold of a batch, and what the servers have said of it.
+/// A hold of a batch, and what the servers have said of it.
 struct Entry {
     renew: Renew,
     extended: usize,
@@ -53,7 +53,7 @@ async fn collect(
         .map(|it| it.renew.lease_ms)
         .filter(|it| *it > 0);
     let shortest = shortest.min().map_or(Duration::MAX, Duration::from_millis);
-    // One round decides for the whole batch, so the shortest lease in it says how long a server may take.
+    // A round decides for the whole batch, so the shortest lease in it says how long a server may take.
     let mut round = Round::new(servers, servers.timeout(shortest));
     for (at, reply) in replies {
         round.ask(at, reply);

@@ -1,4 +1,4 @@
-//! One ask of several servers at once, each with the same time to answer. A step ends its round as soon as the words that it has decide. Until
+//! An ask of several servers at once, each with the same time to answer. A step ends its round as soon as the words that it has decide. Until
 //! then a server that does not answer is waited for; once a majority has answered, no longer than servers as near as those may need.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
@@ -18,7 +18,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Once a majority has answered, the others are waited for so long in all, or twice as long as the majority took.
 const STRAGGLERS: Duration = Duration::from_millis(200);
 
-/// What one server has said.
+/// A server's answer, or why there is none.
 pub(super) enum ServerReply<T> {
     Answer(T),
     Failed(Failure),

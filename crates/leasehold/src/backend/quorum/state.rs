@@ -1,4 +1,4 @@
-//! What every step on a quorum works with.
+//! The state that every step on a quorum works with.
 
 use std::{sync::Arc, time::Duration};
 
@@ -96,7 +96,7 @@ impl QuorumState {
         round
     }
 
-    /// What becomes of an answer to such a release.
+    /// Hears the answers to a release that `release_at` has sent.
     pub(super) fn told(
         &self,
         release: Release,

@@ -71,7 +71,7 @@ impl Commands {
         self.connections.identity()
     }
 
-    /// What the server has said of itself.
+    /// The facts that the server has told of itself.
     pub(super) fn said(&self) -> ServerFacts {
         self.connections.said()
     }
@@ -193,7 +193,7 @@ impl Commands {
         };
         let mut answers = answers.into_iter();
         let of_calls = calls.iter().map(Call::is_asking).chain([false]);
-        // What is answered to the word before a call says nothing.
+        // The answer to an `ASKING` says nothing of the call behind it.
         let of_calls = of_calls.filter_map(|asks| answers.nth(usize::from(asks)));
         Ok(of_calls.map(Value::extract_error).collect())
     }
@@ -272,7 +272,7 @@ impl Commands {
 }
 
 impl Commands {
-    /// What a request that failed says of the server. A connection that broke says nothing yet: the next attempt to connect does.
+    /// Notes what a failed request says of the server. A connection that broke says nothing yet: the next attempt to connect does.
     fn is_refused(&self, error: &RedisError) {
         match classify(error.clone()) {
             // To those that run the program a server that refuses every request is an outage, although it answers (bug 191).
@@ -285,13 +285,13 @@ impl Commands {
     }
 }
 
-/// What is sent at once.
+/// The commands that are sent together.
 #[derive(Clone, Copy)]
 enum Request<'a> {
     Command(&'a redis::Cmd),
-    /// Both; the answer is that to the second.
+    /// Two commands; the answer is that to the second.
     Second(&'a redis::Pipeline),
-    /// So many; the answer is all of theirs.
+    /// So many commands; the answer is all of theirs.
     All(&'a redis::Pipeline, usize),
 }
 

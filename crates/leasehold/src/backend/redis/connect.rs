@@ -205,7 +205,7 @@ impl Target {
         Ok(stream)
     }
 
-    /// What the server may hold after an attempt that failed, and why it did: in words that say what to do.
+    /// The failure of an attempt to connect: whether it may pass, and its cause in words that say what to do.
     pub(super) fn failure(
         &self,
         error: NoConnection,

@@ -64,7 +64,7 @@ pub(super) struct Connections {
     dialler: Arc<Dialler>,
     /// For the work that runs in the background, and for callers without a runtime.
     of_background: Arc<ManagedConnection>,
-    /// One for each other runtime that has sent anything and has not ended. Few, so a list.
+    /// A connection for each other runtime that has sent anything and has not ended. Few, so a list.
     others: RwLock<Vec<Arc<ManagedConnection>>>,
     /// The server is not to be used any more.
     is_abandoned: AtomicBool,
@@ -107,7 +107,7 @@ enum ConnectionState {
         /// Tells a broken connection from the one that has replaced it already.
         number: u64,
         since: Instant,
-        /// What it leads to.
+        /// Where the connection leads.
         generation: Generation,
     },
     /// A task is at work on it; `cause` is why its last attempt failed.
@@ -127,7 +127,7 @@ pub(super) struct Way {
 
 /// Why there is no way.
 pub(super) enum NoWay {
-    /// None within the time that a command may take.
+    /// No connection came about within the time that a command may take, or the server is not to be used any more.
     Down(Cause),
     /// The server refuses this client, and has never taken it.
     Refused(Cause),
@@ -381,7 +381,7 @@ impl Connections {
         self.dialler.has_worked.load(Ordering::Relaxed)
     }
 
-    /// What the server refuses to the user.
+    /// The commands that the server refuses to the user.
     pub(super) fn rights(&self) -> &Rights {
         &self.dialler.rights
     }
@@ -415,7 +415,7 @@ impl Connections {
         }
     }
 
-    /// What the server has said of itself.
+    /// The facts that the server has told of itself.
     pub(super) fn said(&self) -> ServerFacts {
         ServerFacts {
             started: Tick::from_nanos(self.dialler.started.load(Ordering::Acquire)),
@@ -448,7 +448,7 @@ impl Connections {
         }
     }
 
-    /// The server is not to be used any more: those that wait for a connection are told so at once. What is under way goes on.
+    /// The server is not to be used any more: those that wait for a connection are told so at once. Requests under way go on.
     pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
         self.shut();
@@ -498,7 +498,7 @@ impl Wanted {
     }
 }
 
-/// One command that waits.
+/// A command that waits for a connection.
 struct CommandWaits<'a>(&'a Wanted);
 
 impl Drop for CommandWaits<'_> {
@@ -739,7 +739,7 @@ impl ManagedConnection {
         self.dialler.restarts.silence.since(since.unwrap_or(heard));
     }
 
-    /// See [`Silenced::let_go`]. What is under way may still be answered; the next command has another connection made.
+    /// See [`Silenced::let_go`]. Requests under way may still be answered; the next command has another connection made.
     fn let_go(&self, since: Instant) {
         // Dropped outside of the lock, below: the end of a connection answers all requests on it.
         let was = {
@@ -757,7 +757,7 @@ impl ManagedConnection {
         self.changed.notify_waiters();
     }
 
-    /// The connection that was there before `now`, to be dropped outside of the lock. What is under way on it may be answered, unless the
+    /// The connection that was there before `now`, to be dropped outside of the lock. Requests under way on it may be answered, unless the
     /// server is found to be the primary no more (S1, bug 300).
     fn take_out(&self, state: &mut ConnectionState, now: ConnectionState) -> ConnectionState {
         if let ConnectionState::Up {
@@ -994,17 +994,17 @@ pub(super) struct Dialler {
     connect_timeout: Duration,
     /// A connection has come about.
     has_worked: AtomicBool,
-    /// What the server that was reached last has said.
+    /// The id of the server that was reached last, as far as it has said.
     identity: Mutex<ServerId>,
     /// By when it was started, on the boot clock; zero: it has not been reached.
     started: AtomicU64,
-    /// It takes its data from another.
+    /// The server takes its data from another.
     is_replica: AtomicBool,
-    /// That it refuses to say which one it is.
+    /// The warning that the server refuses to say which one it is.
     has_warned: Once,
     /// Whether to say that the server may forget locks.
     warns: bool,
-    /// Whether it may, as was known last.
+    /// Whether the server may forget locks, as was known last.
     outlook: Mutex<Outlook>,
     /// The latest connection was given its name.
     is_named: AtomicBool,
@@ -1040,7 +1040,7 @@ impl Dialler {
         }
     }
 
-    /// One attempt to find the server, connect, log in, and be recognised as a Redis server's client. The connection lives on the
+    /// An attempt to find the server, connect, log in, and be recognised as a Redis server's client. The connection lives on the
     /// runtime that polls this. `again`: it takes the place of one that has ended.
     async fn dial(&self, again: bool) -> Result<Made, Failure> {
         let progress = DialProgress::default();
@@ -1136,8 +1136,8 @@ impl Dialler {
         }))
     }
 
-    /// The server has said for how long it has been up: its count may be ahead by a second. One that does not say it may have started now,
-    /// unless this connection is one more beside others.
+    /// The server has said for how long it has been up: its count may be ahead by a second. A server that does not say it may have started
+    /// now, unless this connection is one more beside others.
     fn note_start(&self, up: Option<Duration>, again: bool) {
         if up.is_none() && !again && self.started.load(Ordering::Acquire) != 0 {
             return;

@@ -58,7 +58,7 @@ struct BatchEntry {
 
 #[derive(Default)]
 struct ConnectionWork {
-    /// What joins the next batch.
+    /// The entries that join the next batch.
     waiting: Vec<BatchEntry>,
     /// A task sends the present one.
     is_at_work: bool,
@@ -260,7 +260,7 @@ impl DurableConnection {
             let confirm = |renewal: Result<Renewal, Failure>| {
                 let renewal = renewal?;
                 let acknowledged = match &acknowledged {
-                    // That it is not ours is the server's own word.
+                    // The server itself has said that the lease is not ours: no acknowledgement is needed.
                     Err(_) if renewal == Renewal::Lost => (0, 0),
                     said => said.clone()?,
                 };

@@ -50,7 +50,7 @@ pub(super) fn refuses_all(error: &RedisError) -> bool {
     )
 }
 
-/// The server has as many clients as it may. That may pass.
+/// The server has as many clients as it may, and may have fewer soon.
 pub(super) fn is_full(error: &RedisError) -> bool {
     let detail = error.detail().unwrap_or_default();
     error.code() == Some("ERR") && detail.starts_with("max number of clients")

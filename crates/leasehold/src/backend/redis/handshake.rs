@@ -1,4 +1,4 @@
-//! What a new connection begins with: the server learns who the client is, and says what it is itself.
+//! The handshake of a new connection: the server learns who the client is, and says what it is itself.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{address::shown, backend::Failure};
 
-/// What tells a server apart from others for all processes, whichever address they use.
+/// The id that tells a server apart from others for all processes, whichever address they use.
 #[derive(Clone, Debug)]
 pub(super) enum ServerId {
     /// It has not been asked, or could not say it just then.
@@ -38,7 +38,7 @@ impl ServerId {
     }
 }
 
-/// What a server has said of itself.
+/// The answers of a server in the handshake.
 pub(super) struct Handshake {
     pub(super) identity: ServerId,
     /// `None`: it does not say.
@@ -47,7 +47,7 @@ pub(super) struct Handshake {
     pub(super) up: Option<Duration>,
     /// It takes its data from another.
     pub(super) is_replica: bool,
-    /// What it says of its replicas; empty: nothing.
+    /// Its answer to `INFO replication`; empty: none.
     pub(super) replication: String,
     pub(super) outlook: Outlook,
     /// The connection has the name that the client gave it.
@@ -122,7 +122,7 @@ impl fmt::Display for Danger {
     }
 }
 
-/// What a connection asks first, and how many answers there will be.
+/// The first questions on a connection, and how many answers there will be.
 fn questions(name: &str, asks_for_danger: bool) -> (redis::Pipeline, usize) {
     let mut questions = redis::pipe();
     questions.cmd("CLIENT").arg("SETNAME").arg(name);

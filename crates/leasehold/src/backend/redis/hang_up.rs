@@ -1,5 +1,5 @@
-//! What ends connections by itself: a proxy that hangs up at commands that it does not know, as twemproxy does. That looks like a server
-//! that ends, or one that wants TLS.
+//! A proxy that hangs up at commands that it does not know, as twemproxy does. Its hang-ups look like those of a server that ends, or of one
+//! that wants TLS.
 
 use std::{
     collections::VecDeque,

@@ -70,8 +70,8 @@ fn unprefixed(name: &str) -> Option<&str> {
     name.strip_prefix(OURS)?.strip_prefix(':')
 }
 
-/// Adds what the server knows of the clients of some locks, beside the owner fields. What it does not tell is left out: a holder without a
-/// label is still an answer.
+/// Adds what the server knows of the clients of some locks, beside the owner fields. Facts that it does not tell are left out: a holder without
+/// a label is still an answer.
 pub(super) async fn add(
     commands: &Commands,
     ours: &ClientLabel,
@@ -146,7 +146,7 @@ pub(super) async fn list_of(commands: &Commands) -> String {
     list.as_ref().and_then(text).unwrap_or_default()
 }
 
-/// What servers have told of clients.
+/// The answers of servers about clients.
 pub(super) struct ClientAnswers {
     /// By the beginning of its uuid: the label under that key.
     pub(super) labels: HashMap<String, String>,

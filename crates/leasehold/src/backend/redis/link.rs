@@ -27,7 +27,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 /// looked.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a server says to a client that is one too many, in place of its first answer, and closes the connection.
+/// The words of a server to a client that is one too many, in place of its first answer, before it closes the connection.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached";
 
 /// A connection with a server.
@@ -129,7 +129,7 @@ impl Connection {
     }
 
     /// The answer to what `send` sends. The redis crate tells nothing to a request that is queued in the instant the connection
-    /// ends, so this listens for the end, too. What was answered before it is answered.
+    /// ends, so this listens for the end, too. A request that was answered before the end has its answer.
     pub(super) async fn answer<'a, F>(
         &'a mut self,
         send: impl FnOnce(&'a mut MultiplexedConnection) -> F,

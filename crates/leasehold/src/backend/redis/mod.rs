@@ -101,7 +101,7 @@ macro_rules! about {
     };
 }
 
-/// One client of a server.
+/// A client of a server.
 #[derive(Clone)]
 pub(crate) struct Redis {
     runner: ScriptRunner,

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::sharding::Sharding;
 
-/// What the server sends, in the order in which it came. `R` is the caller's word for a request.
+/// A word of the server, in the order in which it came. `R` is the caller's word for a request.
 #[derive(Debug, PartialEq)]
 pub(super) enum Received<R> {
     Message {
@@ -30,7 +30,7 @@ pub(super) enum Received<R> {
     Unasked(String),
 }
 
-/// What is asked of the server.
+/// The kind of a request to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     Subscribe,
@@ -131,7 +131,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, R> PubSub<S, R> {
     }
 }
 
-/// What a stream has at this moment, for a parser that does not wait.
+/// The bytes that a stream has at this moment, for a parser that does not wait.
 struct WithoutWaiting<'a, 'b, S> {
     stream: &'a mut S,
     cx: &'a mut Context<'b>,
@@ -259,7 +259,7 @@ impl<R> Requests<R> {
     }
 }
 
-/// One thing that a server sends.
+/// A word that a server sends.
 enum Pushed {
     Message(String, Vec<u8>),
     Subscribed(String),

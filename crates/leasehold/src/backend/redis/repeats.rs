@@ -1,8 +1,9 @@
 //! Releases that a primary has confirmed, and that the one which took its place may not know.
 //!
-//! A planned failover promotes a replica about a second before clients hear of it. What they give back in between is given back at the old
-//! primary only: at the new one it would be held until its lease ends. So what was confirmed in the last seconds before a server's last
-//! word is given back at the next one once more, and again at the one after that. That does no harm: a lease id that was given up never holds again (B4).
+//! A planned failover promotes a replica about a second before clients hear of it. A lock that they give back in between is given back at the
+//! old primary only: at the new one it would be held until its lease ends. So the releases that were confirmed in the last seconds before a
+//! server's last word are sent to the next one once more, and again to the one after that. A repetition does no harm: a lease id that was given
+//! up never holds again (B4).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -172,7 +173,7 @@ impl Lately {
         is_due
     }
 
-    /// A task begins to repeat. Those before it leave the rest to it.
+    /// A task begins to repeat. Earlier tasks leave the rest to it.
     fn begin_task(&self) -> u64 {
         let lately = &mut *self.0.lock();
         lately.task += 1;
@@ -396,7 +397,7 @@ async fn follow(repeats: Weak<Repeats>, mut changes: watch::Receiver<Generation>
     }
 }
 
-/// What is given back of this release, once more.
+/// The repetition of this release, if it may be repeated.
 pub(super) fn again(step: &Release) -> Option<Release> {
     // The server keeps no holders of such a kind: it would give back more than there is.
     (!step.id.kind.never_ends()).then(|| Release {

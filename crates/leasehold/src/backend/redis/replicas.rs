@@ -7,7 +7,7 @@ use super::restart::field;
 /// How many replicas follow the server, as it said last, and ever.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
-    /// One more than that; zero: it has not said.
+    /// The last number plus one; zero: the server has not said.
     last: AtomicU32,
     most: AtomicU32,
 }

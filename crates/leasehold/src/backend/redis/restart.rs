@@ -21,7 +21,7 @@ use crate::{
     user_callback,
 };
 
-/// What a server has said of itself that changes when it may have forgotten.
+/// The ids that a server has told of itself: at least one changes when the server may have forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServerIds {
     run_id: String,

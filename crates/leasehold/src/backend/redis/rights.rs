@@ -2,8 +2,9 @@
 //!
 //! A script is not rolled back: one that is refused a command halfway could leave a name without a holder until its lease ends. So a
 //! server is asked when a connection is made, and a script that calls such a command is not sent. Rights may differ from key to key:
-//! before a script is refused, the server is asked again, about the keys of that script. What is permitted there is not suspected again.
-//! So a user that may do less with other keys, or loses a right later, is refused by the server, in the middle of a step.
+//! before a script is refused, the server is asked again, about the keys of that script. A command that is permitted there is not suspected
+//! again until the next connection is made. So a user that may do less with other keys, or loses a right later, is refused by the server, in
+//! the middle of a step.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ const COMMANDS: &str = "DEL EXISTS GET GETRANGE HDEL HEXISTS HGET HGETALL HKEYS 
     LINSERT LLEN LPOP LPUSH LRANGE LREM LSET PERSIST PEXPIRE PEXPIREAT PTTL RPUSH SCAN SET TIME TYPE \
     ZADD ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZSCORE";
 
-/// What a server has refused on the latest connection.
+/// The commands that a server has refused on the latest connection.
 #[derive(Default)]
 pub(super) struct Rights {
     refused: RwLock<Forbidden>,
@@ -58,7 +59,7 @@ impl Rights {
         ask
     }
 
-    /// What the server has answered, for this connection. Where it does not tell, each script is sent.
+    /// Notes the server's answer, for this connection. Where the server does not tell, each script is sent.
     pub(super) fn learn(&self, answer: Result<Value, RedisError>) -> Forbidden {
         let refused = answer.ok().as_ref().and_then(Forbidden::of);
         let refused = refused.unwrap_or_default();

@@ -51,7 +51,7 @@ impl Script {
 /// A script of the server's files, made when it is first used.
 pub(super) type Lazy = LazyLock<Script>;
 
-/// One call of a script. Keys first, then arguments, in the order of the script's header.
+/// A call of a script. Keys first, then arguments, in the order of the script's header.
 pub(super) struct Call {
     script: &'static Script,
     by_hash: Cmd,

@@ -162,7 +162,7 @@ impl ScriptRunner {
         self.commands.identity()
     }
 
-    /// What the server has said of itself.
+    /// The facts that the server has told of itself.
     pub(super) fn said(&self) -> ServerFacts {
         self.commands.said()
     }

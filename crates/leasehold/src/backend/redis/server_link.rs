@@ -1,4 +1,4 @@
-//! What is asked of the server as a whole.
+//! The methods that concern the server as a whole.
 
 use super::Redis;
 use crate::{

@@ -30,7 +30,7 @@ impl Sharding {
         }
     }
 
-    /// What a node is asked, to choose as Redisson does. Never without an argument: one managed server hangs then (redisson #6487).
+    /// The question to a node, to choose as Redisson does. Never without an argument: one managed server hangs then (redisson #6487).
     pub(super) fn question() -> Cmd {
         let mut ask = redis::cmd("PUBSUB");
         ask.arg("SHARDNUMSUB").arg("0");

@@ -1,5 +1,5 @@
-//! That a connection takes what is sent and says nothing, as behind a load balancer that has lost track of it: what all connections of a client
-//! to one server know of it, or to one cluster.
+//! Connections that take what is sent and say nothing, as behind a load balancer that has lost track of them: all connections of a client to
+//! one server, or to one cluster, learn of each.
 
 use std::{
     sync::{Arc, Weak},

@@ -46,7 +46,7 @@ use crate::{
     owner::LeaseId,
 };
 
-/// One client.
+/// A client in a simulation.
 pub(crate) struct Simulated {
     redis: Redis,
     memory: Memory,
@@ -56,7 +56,7 @@ pub(crate) struct Simulated {
     timeout: Duration,
 }
 
-/// What a client of the simulation is called on the wire: scripts tell ours from others' by their form. A uuid.
+/// The name of a client of the simulation on the wire, a uuid: scripts tell ours from others' by their form.
 fn on_wire(client: &str) -> Arc<str> {
     let number = client
         .bytes()
@@ -414,7 +414,7 @@ impl KeyspaceInspector for KeyInspector {
                 .release(&runner, release(lease))
                 .now_or_never()
         };
-        // What the server takes for given back already is given under an id of its own.
+        // A lease that the server takes for given back already is given back under an id of its own.
         if let Some(Ok(ReleaseReply::NotOurs)) = give(held.lease) {
             give(held.lease | 1 << 40);
         }

@@ -179,11 +179,11 @@ impl Target {
     }
 }
 
-/// What to do about a password that ends the URL too soon.
+/// The remedy for a password that ends the URL too soon.
 pub(super) const ENCODING: &str =
     "in a user name or a password write / as %2F, ? as %3F, # as %23, @ as %40 and % as %25";
 
-/// What stands behind host and port. What the redis crate overlooks there was meant to be something.
+/// Checks the parts behind host and port. A part that the redis crate overlooks there was meant to be something.
 fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
     let scheme = url.scheme();
     // The password of a Unix socket stands in the query, where an @ may be its own.
@@ -253,7 +253,7 @@ fn check_tls(url: &url::Url) -> Result<(), Error> {
             )
             .into());
     }
-    // Not what it says: that may be the end of a password.
+    // The message does not repeat the fragment, which may be the end of a password.
     if url.fragment().is_some() {
         let limit = "without a #, behind which the redis crate reads `insecure`: a server's certificate is always checked";
         return Err(Invalid::new("url", format!("{shown}#…"), limit)
@@ -263,7 +263,7 @@ fn check_tls(url: &url::Url) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is wrong with a URL, and what it must be, in other words than the redis crate's.
+/// The fault of a URL, and what it must be, in other words than the redis crate's.
 fn not_understood(
     error: &redis::RedisError,
 ) -> (&'static str, &'static str, &'static str, &'static str) {
@@ -336,7 +336,7 @@ impl fmt::Display for Target {
             ConnectionAddr::Unix(path) => {
                 write!(f, "redis+unix://{}?db={db}", address::path(path))
             }
-            // None that is made here.
+            // No such address is made here.
             _ => write!(f, "{scheme}://…/{db}"),
         }
     }

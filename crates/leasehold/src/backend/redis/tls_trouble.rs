@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use rustls::{AlertDescription, CertificateError, pki_types::UnixTime};
 
-/// What the client has shown to a server that asked for its certificate.
+/// Whether the server asked for the client's certificate, and was shown one.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Showed {
     NotAsked,
@@ -140,7 +140,7 @@ impl TlsTrouble {
             },
             // Only the dialler knows whose roots were asked, and gives this answer itself in a handshake (`TlsDialler::trouble`).
             CertificateError::UnknownIssuer => TlsTrouble::UnknownAuthority { of_system: false },
-            // What `openssl req -x509` makes, where it is used as it is.
+            // A certificate of `openssl req -x509`, used as it is.
             // The type of this error is of webpki, which is no dependency of ours: its words tell it.
             CertificateError::Other(other)
                 if format!("{other:?}").contains("CaUsedAsEndEntity") =>

@@ -12,7 +12,7 @@ use crate::error::Invalid;
 
 const SCHEMES: [&str; 3] = ["unix", "redis+unix", "valkey+unix"];
 
-/// What stands before the path.
+/// The login that stands before the path.
 #[derive(Default)]
 pub(super) struct SocketLogin {
     username: Option<String>,

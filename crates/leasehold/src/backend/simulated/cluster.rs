@@ -1,6 +1,6 @@
 //! A cluster in a simulation: which node has which slot, and what each node knows of that.
 //!
-//! All nodes share the keys: a slot moves with its data, at once. What is played is where requests and subscriptions go.
+//! All nodes share the keys: a slot moves with its data, at once. The simulation plays where requests and subscriptions go.
 
 use std::collections::BTreeMap;
 

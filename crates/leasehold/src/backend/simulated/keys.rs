@@ -19,7 +19,7 @@ pub struct Published {
     pub client: Arc<str>,
     /// On which channel.
     pub channel: String,
-    /// What it says.
+    /// Its bytes.
     pub payload: Vec<u8>,
 }
 
@@ -40,7 +40,7 @@ pub trait ScriptServer: Send {
     fn unsubscribe(&mut self, client: &str, channel: &str);
     /// It listens on no channel.
     fn disconnect(&mut self, client: &str);
-    /// What was published since the last time.
+    /// The messages that were published since the last time.
     fn take_messages(&mut self) -> Vec<Published>;
     /// Every key, in any order.
     fn keys(&mut self) -> Vec<Vec<u8>>;
@@ -56,7 +56,7 @@ pub trait ScriptServer: Send {
 pub(crate) trait KeyspaceInspector: Send + Sync {
     fn inspect(&self, id: &LockId, now: Duration, seen: &mut Snapshot);
 
-    /// What a message says to those that wait for this lock.
+    /// The wake-up that a message is to the waiters of this lock.
     fn wake_up(&self, id: &LockId, channel: &str, payload: &[u8]) -> Option<WakeUp>;
 
     /// Gives back the permits of a holder.

@@ -16,7 +16,7 @@ pub trait Network: Send + Sync {
     /// A request leaves its client.
     fn send(&self, request: Request);
 
-    /// What its server is called, if that matters.
+    /// The name of its server, if that matters.
     fn called(&self) -> Option<String> {
         None
     }
@@ -67,13 +67,13 @@ pub struct Request {
     pub client: Arc<str>,
     /// The kind of the request.
     pub kind: Kind,
-    /// Which name and under which lease id. One for most kinds, any number for a renewal.
+    /// Which names, and under which lease ids: a single pair for most kinds, any number for a renewal.
     pub about: Vec<(Arc<str>, u64)>,
     what: Box<dyn fmt::Debug + Send + Sync>,
     pub(crate) step: Box<dyn Step>,
 }
 
-/// What a request is about.
+/// The subject of a request.
 pub(crate) struct About {
     pub(crate) kind: Kind,
     /// [`Request::about`].

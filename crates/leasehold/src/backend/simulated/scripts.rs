@@ -27,7 +27,7 @@ use crate::{
     name::LockId,
 };
 
-/// What a client hears, by channel.
+/// A client that listens, and by channel the locks that it hears of.
 struct Listener {
     hears: Arc<dyn Hears>,
     ids: BTreeMap<String, Vec<LockId>>,
@@ -42,7 +42,7 @@ pub(crate) struct Scripts {
     pub(crate) known: Mutex<BTreeSet<LockId>>,
     clients: Mutex<BTreeSet<Arc<str>>>,
     inspector: OnceLock<Box<dyn KeyspaceInspector>>,
-    /// What was seen, and until when that is so.
+    /// The last snapshot, and until when it is true.
     seen: Mutex<Option<(Duration, Snapshot)>>,
     now: Mutex<Duration>,
     numbers: Mutex<BTreeMap<LockId, i64>>,
@@ -65,7 +65,7 @@ struct Deposed {
     aware: BTreeSet<(Arc<str>, u16)>,
 }
 
-/// What becomes of a request of a client on memory.
+/// The fate of a request of a client on memory.
 #[derive(Default)]
 enum Caught {
     #[default]
@@ -468,9 +468,9 @@ impl Scripts {
         self.known.lock().iter().any(|id| id.kind == kind)
     }
 
-    /// What must be the same in both. The words of an error differ; so do the owner fields of permits. How many others listen depends on
-    /// whether the own subscription, which is under way, is counted. A lease in its last millisecond has nothing left to extend. Of a
-    /// read-write lock a reader that leaves lets the hash last a second longer than the others.
+    /// The part of an answer that the scripts and the twin must share. The words of an error differ; so do the owner fields of permits. How
+    /// many others listen depends on whether the own subscription, which is under way, is counted. A lease in its last millisecond has
+    /// nothing left to extend. Of a read-write lock a reader that leaves lets the hash last a second longer than the others.
     fn comparable(&self, kind: Kind, answer: &str) -> String {
         match kind {
             // Tokens begin with the server's clock.
@@ -546,7 +546,7 @@ impl Step for Both {
             && !scripts.twin.lock().is_lost
         {
             let other = twin.execute(store, None);
-            // What is looked at is told in more words by a server.
+            // A server answers an inspection in more words.
             if self.kind != Kind::Inspect {
                 scripts.compare(self.kind, &answer, &other);
             }

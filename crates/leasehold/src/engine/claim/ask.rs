@@ -1,4 +1,4 @@
-//! One request for a lock, and what its outcome says of the request itself.
+//! A request for a lock, and what its outcome says of the request itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,8 +31,8 @@ pub(crate) async fn ask_server(env: &Env, step: Acquire) -> Result<Acquired, Fai
     answer
 }
 
-/// What a caller that does not wait is told of a name that may be held by a lease id of this client that is being given up: `None` would
-/// say that another has it. It is asked again, for the operation timeout, and then an error.
+/// The failure of a caller that does not wait, or whose time is up, on a name that may be held by a lease id of this client that is being
+/// given up: `None` would say that another has it. For a caller that does not wait the server is asked again first, for the operation timeout.
 pub(crate) fn still_ours() -> Failure {
     Failure::Ambiguous(Arc::new(BeingGivenUp))
 }

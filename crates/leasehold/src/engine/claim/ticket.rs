@@ -1,4 +1,4 @@
-//! One lease id before it is held: the requests sent for it, and what the server may have of it.
+//! A lease id before it is held: the requests sent for it, and what the server may have of it.
 //!
 //! - **B1, B3** Each ask is numbered, and its send remembered, so that a grant is believed from the ask that it names.
 //! - **B2** A ticket keeps its terms; other terms take another ticket.

@@ -62,7 +62,7 @@ impl Env {
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether it was the last one. What callers on other threads have begun is seen by the one that drops it.
+    /// Whether it was the last handle. The thread that drops it sees all that callers on other threads have begun.
     pub(crate) fn handle_gone(&self) -> bool {
         self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }

@@ -1,4 +1,4 @@
-//! What every part of a client works with: its clock, settings, backend and events; a place for background work, timers,
+//! The environment of every part of a client: its clock, settings, backend and events; a place for background work, timers,
 //! and the end of what was begun. A simulation replaces what stands behind it.
 
 pub(crate) mod drain;
@@ -60,11 +60,11 @@ pub(crate) struct Env {
     /// The last of the handles has gone.
     unused: Arc<Notify>,
     closed: AtomicBool,
-    /// What is led ends at once: the client gives everything back.
+    /// Leaders end their terms at once: the client gives everything back.
     closing: CancellationToken,
     lets_expire: AtomicBool,
     pub(crate) unsettled: Arc<Unsettled>,
-    /// That a lock was not acknowledged, and accepted.
+    /// When a user was last told that a lock was accepted that was not acknowledged.
     pub(crate) warned_of_unmet: Seldom,
 }
 
@@ -106,14 +106,14 @@ impl Env {
         self.background.tell_at_end(resident);
     }
 
-    /// What a caller is told whose time is up before the server has answered its request.
+    /// The failure of a caller whose time is up before the server has answered its request.
     pub(crate) fn time_is_up(&self) -> Failure {
         let has_reached = self.backend.has_reached();
         let cause = Arc::new(TimeIsUp(self.backend.trouble()));
         if has_reached {
             Failure::Ambiguous(cause)
         } else {
-            // What connects from here on gives back at once what it may get: this caller is gone.
+            // A request that gets a connection from here on gives back at once what it is granted: this caller is gone.
             Failure::NotSent(cause)
         }
     }
@@ -144,7 +144,7 @@ impl Env {
         self.background.sleep_here(time).await;
     }
 
-    /// What `work` gives, or `None` if that takes longer than `time`, measured as [`sleep`](Env::sleep) does.
+    /// The output of `work`, or `None` if that takes longer than `time`, measured as [`sleep`](Env::sleep) does.
     pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
         self.background.within(time, work).await
     }
@@ -256,7 +256,7 @@ impl Env {
 
     /// Completes when all is heard that the server has said until now, and what that wakes has had a turn.
     pub(crate) async fn heard(&self) {
-        // What was lost with its connection was heard as far as it ever will be.
+        // Messages that were lost with their connection were heard as far as they ever will be.
         let _ = self.backend.heard().await;
         let turns = async {
             for _ in 0..2 {

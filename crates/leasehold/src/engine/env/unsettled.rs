@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 
 use crate::name::Name;
 
-/// So many that were settled are remembered, for requests that were under way meanwhile. If more were, any name may be among them.
+/// So many settled lease ids are remembered, for requests that were under way meanwhile. If more were settled, any name may be among them.
 const REMEMBERED: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Unsettled {
     state: Mutex<UnsettledState>,
-    /// How often one has begun or was settled: most requests see no change, and none begun.
+    /// How many lease ids were ever begun and settled: most requests see no change, and none begun.
     begun: AtomicU64,
     settled: AtomicU64,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Unsettled {
 #[derive(Debug, Default)]
 struct UnsettledState {
     by_name: HashMap<Name, usize>,
-    /// The last that were settled.
+    /// The names of those settled last.
     last: VecDeque<Name>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Mark {
 }
 
 impl Unsettled {
-    /// Counts one more of this name, until what this returns is dropped. Other kinds may have the same key, so the kind does not count.
+    /// Counts one more lease id of this name, until the [`Settling`] is dropped. Other kinds may have the same key, so the kind does not count.
     pub(crate) fn begin(self: &Arc<Self>, name: &Name) -> Settling {
         let mut state = self.state.lock();
         *state.by_name.entry(name.clone()).or_default() += 1;

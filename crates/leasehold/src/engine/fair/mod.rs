@@ -58,7 +58,7 @@ struct FairQueueState {
     /// When the heartbeat asks the server next.
     poll_at: Tick,
     message: PollMessage,
-    /// The hold that a task had last. Each that waits for long asks for it, so it is not looked for among all of them.
+    /// The hold that a task had last. Each task that waits for long asks for it, so it is not looked for among all tasks.
     held: Weak<Hold>,
     /// Clients of another library were seen, which tell only one waiter.
     foreign: bool,
@@ -73,7 +73,7 @@ const KEPT_AT_ONCE: usize = 200;
 enum PollMessage {
     None,
     Received,
-    /// While no task waited. What a task hears that asks meanwhile may be older, so it polls when it begins to wait.
+    /// While no task waited. The answer to a task that asks meanwhile may be older, so it polls when it begins to wait.
     ForTheNext,
 }
 
@@ -98,7 +98,7 @@ impl FairQueue {
         }
     }
 
-    /// Learns to hear wake-ups for this task. One subscription serves all: the first asks for it, the others wait for the
+    /// Learns to hear wake-ups for this task. All tasks share one subscription: the first asks for it, the others wait for the
     /// answer.
     /// `false` if that has to be asked for again.
     async fn listen_for(
@@ -186,8 +186,8 @@ impl FairQueue {
         self.heartbeat_wake.notify_one();
     }
 
-    /// The queues, the one that came first at the front, without a copy of all: a queue's lock is taken before this one's. One that
-    /// comes meanwhile is among them.
+    /// The queues, the one that came first at the front, without a copy of all: a queue's lock is taken before this one's. A queue
+    /// that comes meanwhile is among them.
     fn in_order(&self) -> impl Iterator<Item = Arc<Queue>> {
         let mut next = 0;
         std::iter::from_fn(move || {
@@ -336,7 +336,7 @@ impl FairQueue {
         let mut state = self.state.lock();
         state.foreign = kept.foreign;
         state.next_task = next_task;
-        // What was heard since the send may ask for an earlier poll.
+        // A message that was heard since the send may ask for an earlier poll.
         let at = sent.after(state.pause(queues, kept.ttl));
         state.poll_at = state.poll_at.min(at);
     }

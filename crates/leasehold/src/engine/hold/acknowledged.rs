@@ -1,4 +1,4 @@
-//! What others than the server have of a hold.
+//! Acknowledgements of a hold by replicas, or by the disk.
 //!
 //! With a policy, belief rests on acknowledged ends only: a renewal that was not acknowledged moves no end, so a replica that is
 //! promoted, and had acknowledged, keeps the lock for as long as it is believed here. (A client that accepts what is unmet takes the

@@ -1,4 +1,4 @@
-//! What a holder asks the server about its hold.
+//! Requests of a holder to the server about its hold.
 
 use std::{sync::Arc, time::Duration};
 
@@ -82,7 +82,7 @@ impl Hold {
         }
     }
 
-    /// What the server is to make of the lease, so that it is as long as one before has said (B1). Zero: it is.
+    /// The length that the server is to give the lease, so that it is as long as an earlier server has said (B1). Zero: it is.
     fn restored(&self, sent: Tick) -> Duration {
         let believed = self.term.ends_at().filter(|_| self.is_from_another());
         let Some(until) = believed else {

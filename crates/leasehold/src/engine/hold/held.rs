@@ -1,4 +1,4 @@
-//! One holder's part of a hold, which a guard wraps. Its drop gives it back.
+//! A holder's part of a hold, which a guard wraps. Its drop gives it back.
 
 use std::{
     future::{Future, ready},

@@ -23,7 +23,7 @@ pub(crate) fn valid_until(sent: Tick, remaining: Duration) -> Tick {
     sent.after(remaining.saturating_sub(margin(remaining)))
 }
 
-/// What a server is asked for, so that the holder may rely on a lease for `rest` from the request on.
+/// The lease to ask a server for, so that the holder may rely on it for `rest` from the request on.
 pub(crate) fn asked_for(rest: Duration) -> Duration {
     // Twice: the lease that is asked for is longer than `rest`, and so is the margin that is taken off it.
     rest + 2 * margin(rest)

@@ -1,4 +1,4 @@
-//! One lease of this process, from the grant to the end: the state machine behind every guard.
+//! A lease of this process, from the grant to the end: the state machine behind every guard.
 //!
 //! A hold has one lease id from its grant to its end, and ends once: nothing that is answered after a release or a loss
 //! brings it back (B1), so a renewal cannot outlive a release (redisson#7272). In-memory hand-off changes the holder, not
@@ -68,7 +68,7 @@ pub(crate) struct Hold {
     state: Mutex<HoldState>,
 }
 
-/// What a hold belongs to: it is told how the hold goes, and takes it back.
+/// The queue that a hold belongs to: it is told how the hold goes, and takes it back.
 pub(crate) trait HoldSink: fmt::Debug + Send + Sync {
     fn env(&self) -> &Arc<Env>;
     fn watchdog(&self) -> &Arc<Watchdog>;
@@ -121,7 +121,7 @@ struct HoldState {
     longest: Span,
     /// The present holder's fencing token, and those for the next.
     tokens: Tokens,
-    /// What was acknowledged of it; nothing where nothing was asked for.
+    /// Its acknowledgements; `None` until a server has told of them, and where no server is asked.
     acknowledged: Option<Box<Acknowledged>>,
 }
 
@@ -379,18 +379,18 @@ impl Hold {
         until.is_some_and(|until| self.env().clock.now() < until)
     }
 
-    /// What it costs the server to renew it, in names.
+    /// The cost of its renewal to the server, in names.
     pub(crate) fn work(&self) -> usize {
         usize::from(self.permits.max(1))
     }
 
-    /// One more guard for the present holder, counted in memory; perhaps one that only reads. `None` when the last one is on its
+    /// Adds a guard for the present holder, counted in memory; perhaps one that only reads. `None` when the last guard is on its
     /// way out.
     pub(crate) fn enter(&self, reads: bool) -> Option<()> {
         self.state.lock().enter(reads)
     }
 
-    /// One more guard, counted on the server too; answers the count to write there.
+    /// Adds a guard that is counted on the server too; answers the count to write there.
     pub(crate) fn enter_counted(&self, reads: bool) -> Option<u32> {
         let mut state = self.state.lock();
         state.enter(reads)?;
@@ -398,7 +398,7 @@ impl Hold {
         Some(self.count(&state))
     }
 
-    /// One guard less.
+    /// Counts a guard that has gone.
     pub(crate) fn leave(&self, guard: Gone) -> Left {
         let mut state = self.state.lock();
         let Gone { counted, reads } = guard;
@@ -695,7 +695,7 @@ impl Hold {
         let lease_ms = if lasts || is_first {
             0
         } else {
-            // B2: always the same, also when `max_hold` is near. That ends a hold by release, not by a shorter lease.
+            // B2: always the same, also when `max_hold` is near: `max_hold` ends a hold by release, not by a shorter lease.
             state.spec.lease_ms()
         };
         let every = state.spec.ask_every();
@@ -851,7 +851,7 @@ impl Watched for Hold {
     }
 }
 
-/// What is next for a hold that is ours.
+/// The next step for a hold that is ours.
 pub(crate) enum Onward {
     /// Its renewal, once in this interval, and nothing else.
     Again(Duration),

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::{Error, engine::hold::held::Held, user_callback};
 
-/// What a waiter is told; `None`: another has the lock.
+/// The answer to a waiter; `None`: another has the lock.
 pub(crate) type WaitResult = Result<Option<Held>, Error>;
 
 /// The queue's half.

@@ -89,7 +89,7 @@ impl RedissonFairness {
         told.flatten()
     }
 
-    /// What a release tells of so many holds.
+    /// So many holds in a row, as a release tells of them.
     pub(crate) fn in_a_row(&self, id: &LockId, holds: u32, now: Tick) -> InARow {
         InARow {
             holds,
@@ -97,13 +97,13 @@ impl RedissonFairness {
         }
     }
 
-    /// Whether one that cannot be seen is to have turns.
+    /// Whether a waiter that cannot be seen is to have turns.
     fn has_turn_unseen(&self, id: &LockId, now: Tick) -> bool {
         self.of(id, |theirs| now >= theirs.unseen_until)
             .unwrap_or(true)
     }
 
-    /// The turns that follow are left to one that may not be there. It is as good as seen once it has taken some.
+    /// The turns that follow are left to a waiter that may not be there. The waiter is as good as seen once it has taken some.
     pub(crate) fn note_unseen(&self, id: &LockId, unseen: bool) {
         self.any.store(true, Ordering::Relaxed);
         let mut all = self.all.lock();

@@ -342,7 +342,7 @@ impl<'a> Driver<'a> {
         if granted || state.first_asks_once() {
             Step::Ask
         } else if unsettled && listening {
-            // What is settled frees the name for its waiters; if it was not what held the name, none is told.
+            // A lease id that is given up frees the name for its waiters; if it did not hold the name, no waiter is told.
             Step::Poll(self.backoff.next())
         } else if self.queue.id.is_of_task() && listening {
             if silent && !own {
@@ -444,7 +444,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-// What a driver asks for, on behalf of the first waiter.
+// The request of a driver, on behalf of the first waiter.
 
 /// A request of a driver, and how things stood when it was sent.
 pub(crate) struct Sending {
@@ -456,7 +456,7 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// What is asked for the first waiter; `None`: there is none, or one with other terms than the ticket's.
+    /// The request for the first waiter; `None`: there is no waiter, or one with other terms than the ticket's.
     pub(crate) fn of_first(
         queues: &Queues,
         queue: &Queue,
@@ -473,7 +473,7 @@ impl Sending {
         let (listening, given) = (state.is_listening(), state.given());
         let permits = state.permits_to_report();
         let remote = state.remote();
-        // One lease id for as long as it is asked for: its entry in the server's queue goes with it (B5).
+        // A ticket keeps its lease id for as long as it is asked for: its entry in the server's queue goes with it (B5).
         let ticket = remote.ticket_for(queues, spec.terms())?;
         let sent = queues.clock.now();
         let ask = ticket.ask(sent);
@@ -560,7 +560,7 @@ impl Driver<'_> {
             let answer = self.queues.backend.listen(self.queue.id.clone()).await;
             answer.map(|()| true)
         };
-        // What was freed before the subscription was there sent no message here: so the server is asked once more (L1).
+        // A message that was sent before the subscription was there did not come here: so the server is asked once more (L1).
         let mut state = self.queue.lock();
         let remote = state.remote();
         match answer {

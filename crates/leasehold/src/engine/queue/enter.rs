@@ -169,7 +169,7 @@ async fn acquire_until(
     }
 }
 
-/// What fails by the operation timeout says why a little later.
+/// A request that fails by the operation timeout says why a little later.
 const WHY: Duration = Duration::from_millis(250);
 
 /// By then a caller that does not wait has an answer. An attempt that is under way, its own or another's, may take two operation timeouts, and
@@ -676,7 +676,7 @@ impl WaitTicket {
             }
             if until.is_some_and(|until| Instant::now() >= until) {
                 let out_of_time = self.queue.out_of_time(queues, spec, began);
-                // What holds the name by now may be this caller's own guard, which came in the same instant.
+                // The holder by now may be this caller's own guard, which came in the same instant.
                 let answer = (&mut self.answered).now_or_never();
                 return answer.unwrap_or(out_of_time);
             }

@@ -73,7 +73,7 @@ impl DetachedIds {
     }
 }
 
-/// One part of the map, so that names do not wait for each other's locks.
+/// A part of the map, so that names do not wait for each other's locks.
 type Shard = Mutex<HashSet<ById, Hashing>>;
 
 /// A queue, found by the id of its lock.

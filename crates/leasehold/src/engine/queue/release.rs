@@ -473,7 +473,7 @@ impl Queue {
         self.after_release(queues, state, hold.lease, start);
     }
 
-    /// What the answer to a release says of other processes, and of Redisson's waiters.
+    /// Notes what the answer to a release says of other processes, and of Redisson's waiters.
     fn note_who_waits(
         &self,
         state: &mut QueueState,

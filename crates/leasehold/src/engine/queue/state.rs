@@ -1,4 +1,4 @@
-//! What a queue knows: its waiters, who may come in, holds that are shared, and what its holds tell it.
+//! The state of a queue: its waiters, who may come in, holds that are shared, and what its holds tell it.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -87,7 +87,7 @@ impl QueueState {
         ticket.is_some_and(|ticket| ticket.lease() == lease)
     }
 
-    /// What the server is asked for, or was.
+    /// The terms on which the server is asked, or was.
     pub(crate) fn asked(&self) -> Option<Terms> {
         let remote = self.remote.as_ref()?;
         remote.ticket.as_ref().map(Ticket::terms)
@@ -527,8 +527,8 @@ pub(crate) async fn ask_to_join(
 struct NoPermits;
 
 impl QueueState {
-    /// What the driver says for all waiters (L4), and not for the first alone: the latest number that also counts where there is one, or else
-    /// the latest.
+    /// The number of permits that the driver says for all waiters (L4), and not for the first alone: the latest that also counts where the
+    /// server has a number, or else the latest.
     pub(crate) fn permits_to_report(&self) -> Option<Permits> {
         if !self.differ {
             return self.waiters.back()?.spec.permits;
@@ -576,7 +576,7 @@ impl Queue {
         Ok(None)
     }
 
-    /// Of a caller that wants more than there are, as its own handle says. Others may have set more.
+    /// Warns of a caller that wants more permits than its own handle says there are. Other clients may have set more.
     pub(crate) fn warn_of_too_many_permits(&self, spec: Spec) {
         let (Access::Permits(wanted), Some(Permits::TrySet(said))) = (spec.access, spec.permits)
         else {
@@ -598,7 +598,7 @@ impl Queue {
     }
 }
 
-// A queue is what its holds tell.
+// Holds tell their queue how they go.
 
 impl HoldSink for Queue {
     fn env(&self) -> &Arc<Env> {

@@ -1,4 +1,4 @@
-//! One at a time, in the order of the requests: each waiting task has an entry of its own.
+//! A single holder at a time, in the order of the requests: each waiting task has an entry of its own.
 
 use super::{Rules, StoredHold};
 use crate::kind::Access;

@@ -1,4 +1,4 @@
-//! One at a time, each with a fencing token.
+//! A single holder at a time, each with a fencing token.
 
 use super::{Rules, StoredHold};
 use crate::kind::Access;

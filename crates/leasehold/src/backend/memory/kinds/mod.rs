@@ -1,4 +1,4 @@
-//! The differences between the kinds of locks in memory: when one can be taken, and which clients wait in order. One file
+//! The differences between the kinds of locks in memory: when one can be taken, and which clients wait in order. A file
 //! per kind.
 
 mod fair_mutex;
@@ -15,7 +15,7 @@ use crate::{
     owner::LeaseId,
 };
 
-/// One hold.
+/// A hold in the store.
 pub(crate) struct StoredHold {
     pub(crate) client: Arc<str>,
     pub(crate) lease: LeaseId,

@@ -1,4 +1,4 @@
-//! One at a time.
+//! A single holder at a time.
 
 use super::{Rules, StoredHold};
 use crate::kind::Access;

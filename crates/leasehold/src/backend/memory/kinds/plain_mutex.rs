@@ -1,4 +1,4 @@
-//! One at a time, and the server knows no more of it than the holder.
+//! A single holder at a time, and the server knows nothing but the holder.
 
 use super::{Rules, StoredHold};
 use crate::kind::Access;

@@ -65,7 +65,7 @@ impl MemoryServer {
         self.scripts().and_then(|scripts| scripts.difference())
     }
 
-    /// What follows has no like in the memory store.
+    /// Ends the comparison with the memory store, which has no like of what follows.
     #[doc(hidden)]
     pub fn lose_twin(&self) {
         if let Some(scripts) = self.scripts() {

@@ -56,7 +56,7 @@ fn wrong_type() -> Failure {
 }
 
 impl Fences {
-    /// What has ended by now is gone.
+    /// Tokens and data that have ended by now are gone.
     pub(super) fn set_clock(&mut self, now: Duration) {
         let lasts = |kept: &Kept| kept.ends.is_none_or(|ends| ends > now);
         self.last.retain(|_, kept| lasts(kept));

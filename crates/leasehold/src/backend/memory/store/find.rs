@@ -45,7 +45,7 @@ fn matches(mut pattern: &[u8], mut key: &[u8]) -> bool {
     }
 }
 
-/// What is left of a pattern without a `*` in front, if it takes this byte.
+/// The rest of a pattern without a `*` in front, if its beginning takes this byte.
 fn after_one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     match pattern {
         [] => None,

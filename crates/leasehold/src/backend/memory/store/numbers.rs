@@ -22,7 +22,7 @@ pub(super) fn is_number(kind: LockKind) -> bool {
     )
 }
 
-/// What became of a lease id of a semaphore without leases.
+/// The fate of a lease id of a semaphore without leases.
 const TAKEN: i64 = 1;
 const GIVEN: i64 = 0;
 

@@ -57,7 +57,7 @@ impl Store {
         {
             return self.stays_with(client, id, next);
         }
-        // Those beside it hold it still: nothing is free that was not before, and no client is told.
+        // The holders beside it keep the lock: nothing is free that was not before, and no client is told.
         let is_free = self.held_by(id).is_empty() || !rules(id.kind).has_queue();
         if (granted.is_some() || others > 0 && is_free)
             && !next_waits
@@ -139,7 +139,7 @@ impl Store {
     }
 }
 
-/// What `next` is given in its turn.
+/// The grant that `next` has in its turn.
 fn grant_of(next: Next, ask: u32) -> Grant {
     Grant {
         access: next.access,

@@ -152,7 +152,7 @@ impl Store {
             held: true,
             ..Release::giving_back(id, held.access, LeaseId::from(lease))
         };
-        // What the server takes for given back already is given under an id of its own.
+        // Permits that the server takes for given back already are given back under another lease id.
         if let ReleaseReply::NotOurs = self.release(&held.client, &release(held.lease)) {
             self.release(&held.client, &release(held.lease | 1 << 40));
         }

@@ -1,4 +1,4 @@
-//! What a node has done that stood still, and had been replaced without knowing it yet: done once more where the name is by now.
+//! Steps of a node that stood still, and had been replaced without knowing it yet: they are done once more where the name is by now.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl ClusterCore {
         self.lately.may_be_held(name, since, changes, is_due)
     }
 
-    /// What was given back at a node that is not the owner any more is given back at the owner, in the background.
+    /// Gives back at the owner, in the background, what was given back at a node that is not the owner any more.
     pub(super) fn give_back_again(self: &Arc<Self>) {
         let again = repeats::until_all(
             Arc::downgrade(self),

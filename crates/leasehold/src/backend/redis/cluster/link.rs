@@ -1,4 +1,4 @@
-//! What is asked of the cluster as a whole.
+//! The methods that concern the cluster as a whole.
 
 use std::sync::Arc;
 

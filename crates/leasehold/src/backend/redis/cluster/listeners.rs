@@ -72,7 +72,7 @@ impl ListenedAt {
     }
 }
 
-/// What is heard at one node.
+/// The sink for all that is heard at one node.
 pub(super) struct NodeSink {
     pub(super) shared: Weak<ClusterCore>,
     pub(super) number: u32,
@@ -249,7 +249,7 @@ impl ClusterListeners {
             let Some(left) = listener.node.take_if(|at| at.number == node) else {
                 return;
             };
-            // One task follows each name: a second would ask the same nodes beside it.
+            // A single task follows each name: a second would ask the same nodes beside it.
             let is_followed = std::mem::replace(&mut listener.is_moving, true);
             (left, (!is_followed).then_some(listener.number))
         };
@@ -340,7 +340,7 @@ impl ClusterListeners {
         if let Some(before) = before {
             drop(before.redis.unlisten(id));
         }
-        // What was said meanwhile may not have been heard, or not counted.
+        // A message sent meanwhile may not have been heard, or not counted.
         shared.sink.wake(id, WakeUp::TryAgain);
         // A slot may have moved on meanwhile: looked at again.
         Some(PAUSE)

@@ -79,12 +79,12 @@ pub(crate) use slots::slot;
 use slots::slot;
 use table::SlotTable;
 
-/// One client of a cluster.
+/// A client of a cluster.
 pub(crate) struct Cluster {
     shared: Arc<ClusterCore>,
 }
 
-/// What all its steps share.
+/// The state that all steps of a client share.
 struct ClusterCore {
     nodes: Nodes,
     table: SlotTable,
@@ -140,7 +140,7 @@ impl Cluster {
         background: &BackgroundRuntime,
     ) -> Cluster {
         let shown = given.to_string();
-        // One choice for all nodes: a client that listened on classic channels at one would miss what is published on sharded ones.
+        // All nodes share the choice: a client that listened on classic channels at one would miss what is published on sharded ones.
         let chosen = Chosen::by(config.sharded_channels.map(Sharding::of_setting));
         // Shared by all nodes: a balancer that hangs one connection has most likely hung the others as well (bug 260).
         let silence = Silence::default();

@@ -354,7 +354,7 @@ impl Nodes {
     }
 }
 
-/// What a node is made with, but for its place.
+/// The settings that a node is made with, but for its place.
 pub(super) struct NodeSettings {
     pub(super) client: Arc<str>,
     pub(super) label: String,

@@ -1,4 +1,4 @@
-//! What a node of a cluster says instead of carrying a step out.
+//! The words of a node of a cluster that has not carried a step out.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 

@@ -29,7 +29,7 @@ pub(super) fn renew(shared: &Arc<ClusterCore>, batch: &[Renew]) -> Reply<Vec<Ren
     by_slot(shared, batch, &way)
 }
 
-/// What was not acknowledged at one node, since it has not got the slot any more, is asked for at the one that has.
+/// A renewal that one node has not acknowledged, since it has not got the slot any more, is asked for at the one that has.
 pub(super) fn confirm(
     shared: &Arc<ClusterCore>,
     batch: &[Renew],

@@ -207,7 +207,7 @@ impl<S> GoingOn<S> {
         }
     }
 
-    /// What is to be done about a failure of a node.
+    /// Decides how to go on after a failure of a node.
     async fn follow<T: Send + 'static>(
         &self,
         failure: Failure,
@@ -282,7 +282,7 @@ impl<S> GoingOn<S> {
     }
 }
 
-/// What comes next.
+/// How a step goes on after a failure.
 enum FollowUp<T> {
     NodeAnswer(NodeAnswer<T>),
     /// The same to the node that has the slot by now.

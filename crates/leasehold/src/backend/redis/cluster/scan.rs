@@ -28,7 +28,7 @@ impl Scan {
         }
     }
 
-    /// A request is sent, so that locks may be held soon. One atomic load, mostly.
+    /// A request is sent, so that locks may be held soon. The call is mostly a single atomic load.
     pub(super) fn begin(&self) {
         if !self.is_on.load(Ordering::Relaxed) && !self.is_on.swap(true, Ordering::AcqRel) {
             self.begins.notify_one();

@@ -104,7 +104,7 @@ fn address(node: &Value, (answered, _): &Address) -> Option<Address> {
     ))
 }
 
-/// What a node adds to a host: `ip` and the number.
+/// The number that a node adds to a host, behind the word `ip`.
 fn number(more: &Value) -> Option<String> {
     let pairs: Vec<String> = match more {
         Value::Array(pairs) => pairs.iter().filter_map(text).collect(),

@@ -25,10 +25,10 @@ use crate::{
     background::sleep_until,
 };
 
-/// Asked no more often than that.
+/// The table is asked for no more often than this.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// One node is asked after the other, in this time or when the one before has failed.
+/// The nodes are asked one after the other: the next in this time, or when a question has failed.
 const NEXT_AFTER: Duration = Duration::from_millis(300);
 
 /// As long as a node is out of reach, the others are asked again: at first as often as may be, after so many times seldom.

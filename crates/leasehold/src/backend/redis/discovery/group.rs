@@ -189,7 +189,7 @@ fn sentinels<'a>(hosts: impl IntoIterator<Item = &'a str>) -> Result<Vec<Address
     let mut sentinels = Vec::new();
     for host in hosts {
         if host.is_empty() || host.starts_with(':') {
-            // What stands behind a colon may be a password whose @ is missing.
+            // The text behind a colon may be a password whose @ is missing.
             let value = if host.is_empty() {
                 "empty"
             } else {

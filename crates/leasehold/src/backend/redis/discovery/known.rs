@@ -1,4 +1,4 @@
-//! What is known of a group: which sentinels it has, and where its primary is.
+//! The known state of a group: which sentinels it has, and where its primary is.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use super::Address;
 /// An answer counts for the other connections of the client, too, for so long.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// So many are asked at most.
+/// So many sentinels are known at most, unless more were given.
 const KNOWN_MOST: usize = 32;
 
 pub(super) struct Known {
@@ -36,7 +36,7 @@ pub(super) struct KnownSentinel {
     pub(super) silent: Option<Instant>,
 }
 
-/// What a sentinel says of its group.
+/// A sentinel's word on its group.
 #[derive(Clone)]
 pub(super) struct Word {
     /// Where the primary is.
@@ -46,7 +46,7 @@ pub(super) struct Word {
     pub(super) others: Option<Vec<Other>>,
 }
 
-/// What a sentinel says of another.
+/// A sentinel's word on another.
 #[derive(Clone)]
 pub(super) struct Other {
     pub(super) address: Address,

@@ -95,7 +95,7 @@ impl Known {
         voters.map(|(_, voter)| voter)
     }
 
-    /// What they say now, but for words that are behind others.
+    /// The present words of the voters, but for words that are behind others.
     fn standing(&self) -> impl Iterator<Item = &Word> {
         // A silent voter counts in the number of all, and adds no word: the others need a majority of all.
         let answering = self.voters().filter(|voter| voter.silent.is_none());

@@ -1,4 +1,4 @@
-//! What one sentinel is asked, and what it answers.
+//! The questions to one sentinel, and its answers.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -41,9 +41,9 @@ pub(super) const PATIENT_ANSWER: Duration = Duration::from_secs(2);
 /// An answer on a connection that is kept is late from here on. Within `ANSWER` enough is left for a dial.
 const LATE: Duration = Duration::from_millis(100);
 
-/// What it says unasked: another server has become the primary.
+/// The channel on which a sentinel says that another server has become the primary.
 const SWITCHES: &str = "+switch-master";
-/// It was set anew, or begins anew.
+/// The channels on which a sentinel says that it was set anew, or begins anew.
 const SET_ANEW: [&str; 3] = ["+monitor", "-monitor", "+reset-master"];
 
 /// Where a sentinel is asked for the address of the primary.
@@ -60,12 +60,12 @@ pub(super) enum SentinelAnswer {
     Unknown(BTreeSet<String>),
 }
 
-/// What a sentinel says unasked.
+/// A word that a sentinel says unasked.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unasked {
     /// Another server has the place of the one at this address.
     Switch(Address),
-    /// What it has said before counts no more.
+    /// The earlier words of this sentinel count no more.
     SetAnew,
 }
 
@@ -81,7 +81,7 @@ impl Group {
 
     /// The same on a connection that is kept, and beside that on a new one as soon as it is late: a network may have lost track of the
     /// one that is kept. And a starved machine answers late, and would not answer sooner if it was asked anew alone (bug 312).
-    /// `None`: it says this still.
+    /// `None`: the sentinel still says `said`.
     pub(super) async fn ask_again(
         &self,
         address: &Address,
@@ -146,7 +146,7 @@ impl Group {
         Ok(heard)
     }
 
-    /// What it has said on such a channel; `None`: it is about another group.
+    /// The word of a sentinel in a message on such a channel; `None`: the message is about another group, or cannot be read.
     pub(super) fn unasked(&self, channel: &str, message: &[u8]) -> Option<Unasked> {
         let message = std::str::from_utf8(message).ok()?;
         let words: Vec<&str> = message.split(' ').collect();
@@ -175,7 +175,7 @@ impl Group {
         })
     }
 
-    /// What it says, if it is not this.
+    /// The sentinel's answer; `None`: it still says `said`.
     async fn news(
         &self,
         address: &Address,
@@ -322,7 +322,7 @@ fn of_sentinel(address: &Address, cause: Cause) -> Cause {
     Arc::new(OfSentinel { address, cause })
 }
 
-/// What a sentinel says of a login that is not its own.
+/// A sentinel's refusal of a login that is not its own.
 fn wrong_login(error: &NoConnection) -> Option<WrongLogin> {
     let NoConnection::Redis(error) = error else {
         return None;

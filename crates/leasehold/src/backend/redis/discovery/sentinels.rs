@@ -34,13 +34,13 @@ use crate::{
     user_callback,
 };
 
-/// How long one may take until it is heard.
+/// How long a sentinel may take until it is heard.
 const HEARD: Duration = Duration::from_secs(2);
 
-/// Between attempts to hear one.
+/// Between attempts to hear a sentinel.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// What a sentinel has announced counts once it has answered.
+/// An announcement counts once its sentinel has answered: so often it is asked.
 const ASKED_AFTER_A_WORD: u32 = 6;
 const AGAIN_AFTER_A_WORD: Backoff =
     Backoff::new(Duration::from_millis(10), Duration::from_millis(100));
@@ -51,7 +51,7 @@ pub(in crate::backend::redis) struct Sentinels {
     restarts: Arc<RestartLog>,
     background: Handle,
     known: Mutex<Known>,
-    /// One for each that is known, from the first attempt to connect on.
+    /// A watcher for each known sentinel, from the first attempt to connect on.
     watchers: Mutex<HashMap<Address, AbortOnDropHandle<()>>>,
     /// Connections for questions, while the client is used: on a busy machine each step of a dial may take 100 ms. They live on the background
     /// runtime.
@@ -173,7 +173,7 @@ impl Sentinels {
         self.lines.lock().clear();
     }
 
-    /// What a sentinel has answered.
+    /// Notes the answer of a sentinel.
     fn note(
         self: &Arc<Self>,
         sentinel: &Address,

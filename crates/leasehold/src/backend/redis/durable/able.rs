@@ -7,7 +7,7 @@ use crate::{backend::Failure, durability::Durability, error::Cause};
 /// The failure of a command that waits.
 pub(super) fn of_waiting(policy: Durability, failure: Failure) -> Failure {
     match failure {
-        // It is about to be replaced, or was: the next one may be asked.
+        // The server is about to be replaced, or was: the next one may be asked.
         Failure::Rejected(cause) if cause.to_string().contains("replica instances") => {
             Failure::NotNow(cause)
         }
@@ -16,7 +16,7 @@ pub(super) fn of_waiting(policy: Durability, failure: Failure) -> Failure {
     }
 }
 
-/// What to do about a server that refuses it.
+/// The refusal of a policy, with a remedy if one is known.
 fn cannot(policy: Durability, cause: Cause) -> Cause {
     let said = cause.to_string();
     let remedy = if said.contains("unknown command") {

@@ -68,7 +68,7 @@ impl Wire for FairMutexWire {
         channel(name).to_string()
     }
 
-    /// One of this client for all its waiters; and for one beside Redisson's, the channel that is its own.
+    /// A channel of this client for all its waiters; for a waiter beside Redisson's, a channel of its own.
     fn channels(&self, id: &LockId, client: &str) -> Vec<String> {
         vec![if id.task() == 0 {
             id.grant_channel(client).to_string()

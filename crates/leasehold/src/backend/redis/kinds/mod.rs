@@ -24,7 +24,7 @@ macro_rules! text_with {
     };
 }
 
-/// That script.
+/// The script whose text `text_with` makes.
 macro_rules! script_with {
     ($($text:tt)+) => {
         crate::backend::redis::script::Lazy::new(|| {

@@ -18,7 +18,7 @@ impl PermitId {
         PermitId(id)
     }
 
-    /// What the permits of one hold have in common.
+    /// The bytes that the permits of one hold have in common.
     pub(super) fn hold(self) -> [u8; 14] {
         let mut hold = [0; 14];
         hold[..6].copy_from_slice(&self.0[..6]);

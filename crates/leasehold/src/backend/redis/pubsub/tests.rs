@@ -45,7 +45,7 @@ impl AsyncWrite for Canned {
         _: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        // One that is full takes a little at a time.
+        // A full stream takes a little at a time.
         let few = bytes.len().min(7);
         self.written.extend(&bytes[..few]);
         Poll::Ready(Ok(few))
@@ -96,7 +96,7 @@ fn names(channels: &[&str]) -> Vec<String> {
     channels.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// What a server sends in RESP3: words, as a push.
+/// Words as a server sends them in RESP3: a push.
 fn push(words: &[&str]) -> String {
     format!(">{}\r\n{}", words.len(), strings(words))
 }

@@ -67,7 +67,7 @@ pub(super) struct SubscriptionTask {
     pub(super) commands: Weak<Connections>,
 }
 
-/// What the server was asked, and which caller waits for the answer.
+/// A question to the server, and the caller that waits for the answer.
 enum Asked {
     Listen {
         id: LockId,
@@ -125,7 +125,7 @@ impl SubscriptionTask {
                         .hear(dialled, &mut orders, &mut waiting)
                         .await
                         .is_none();
-                    // What the server counted on that connection is gone, and a release must not rely on it.
+                    // The subscriptions that the server counted on that connection are gone, and a release must not rely on them.
                     self.counted.end_all();
                     if ended {
                         return;
@@ -276,7 +276,7 @@ impl SubscriptionTask {
                     self.worked = true; // so that the next is made without a pause
                     return Some(());
                 }
-                // What is under way is answered on the old one first.
+                // Questions under way are answered on the old connection first.
                 next = &mut next_one, if !is_asked || is_in_doubt => {
                     // The new connection is there already, so no pause comes before its use.
                     self.worked |= is_in_doubt;

@@ -22,7 +22,7 @@ pub(crate) struct Hearing {
     pub(crate) chosen: Chosen,
     /// `None`: here, again.
     pub(crate) elsewhere: Option<Arc<dyn Elsewhere>>,
-    /// What is known of silent connections: one for all nodes of a cluster.
+    /// The knowledge of silent connections, which all nodes of a cluster share.
     pub(crate) silence: Silence,
 }
 

@@ -1,4 +1,4 @@
-//! What a message on a channel says to those that wait.
+//! The meaning of a message on a channel to those that wait.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
 /// To the clients of those that held it.
 const FORCED: &[u8] = b"forced";
 
-/// What a message says to those that wait for this lock. `None`: nothing.
+/// The wake-up that a message brings to those that wait for this lock. `None`: it brings none.
 pub(crate) fn wake_up(id: &LockId, channel: &str, payload: &[u8]) -> Option<WakeUp> {
     // Redisson's channels, and that of a plain mutex, tell that a name is free. The others of ours tell one client something.
     if !channel.starts_with(OURS) || channel.ends_with(FREE) {
@@ -29,7 +29,7 @@ pub(crate) fn wake_up(id: &LockId, channel: &str, payload: &[u8]) -> Option<Wake
     }
 }
 
-/// What a release says on Redisson's channel: zeros before its number leave so many turns to Redisson's waiters, a plus none.
+/// The wake-up that a release brings on Redisson's channel: zeros before its number leave so many turns to Redisson's waiters, a plus none.
 fn freed(payload: &[u8]) -> WakeUp {
     let zeros = payload.iter().take_while(|digit| **digit == b'0').count();
     // Of a message of zeros alone the last is the number itself: Redisson's own release says `0`.

@@ -27,7 +27,7 @@ pub(super) struct SimulatedConnection {
     transport: Transport,
     /// Who listens: this client, at this node if there are several.
     listener: Arc<str>,
-    /// What it is called there.
+    /// The client's name on the wire.
     on_wire: Arc<str>,
     hears: Arc<ReceivedFromServer>,
 }

@@ -61,7 +61,9 @@ impl Pins {
 /// A pin as it is given.
 fn read(given: &[u8]) -> Option<Pin> {
     // 32 bytes are the hash itself: each of the forms in text is longer.
-    if let Ok(pin) = given.try_into() {
+    // A text of 32 characters is none: an MD5, most likely.
+    let is_text = given.iter().all(u8::is_ascii_graphic);
+    if let (Ok(pin), false) = (given.try_into(), is_text) {
         return Some(pin);
     }
     let text = std::str::from_utf8(given).ok()?.trim();

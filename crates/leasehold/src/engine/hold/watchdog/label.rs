@@ -28,7 +28,7 @@ const EVERY: Duration = Duration::from_secs(10);
 /// It outlives a lease of this length, even if the client takes only shorter ones.
 const COVERS_LEAST: Duration = Duration::from_secs(30);
 
-/// What this client knows of its label.
+/// The label of this client, as far as the client knows.
 #[derive(Debug, Default)]
 pub(super) struct Label {
     /// It outlives leases up to this length in ms, whenever they are taken until it is written next. Zero: it is to be written.

@@ -56,11 +56,11 @@ impl WatchedAt {
     }
 }
 
-/// What stands on the list.
+/// An entry of the list.
 pub(crate) trait Watched {
     fn watched_at(&self) -> &WatchedAt;
     fn lease(&self) -> LeaseId;
-    /// What it costs the server to renew it, in names.
+    /// The cost of its renewal to the server, in names.
     fn work(&self) -> usize;
 }
 
@@ -86,7 +86,7 @@ struct Slot<H> {
     holds: Vec<Arc<H>>,
     /// The shortest renewal interval among them.
     every: Duration,
-    /// What it costs to renew them all.
+    /// The cost of renewing them all.
     work: usize,
 }
 
@@ -209,7 +209,7 @@ impl<H: Watched> List<H> {
         (!batch.holds.is_empty()).then_some(batch.holds)
     }
 
-    /// How many batches must be under way for all that is due to be sent in time. One is enough on a server that is
+    /// How many batches must be under way for all that is due to be sent in time. A single one is enough on a server that is
     /// near, so that a command behind it there waits for one script only.
     pub(super) fn wanted(&self, now: Tick, round_trip: Duration) -> usize {
         let due = self.asks.iter().chain(self.slots.range(..=now));

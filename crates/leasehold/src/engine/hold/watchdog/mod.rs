@@ -1,6 +1,6 @@
 //! Renews leases that are due, and tells holders of their loss.
 //!
-//! One task per client, no task and no timer per lease. Every hold is on the list at the instant at which
+//! Each client has one task for all its leases: no task and no timer per lease. Every hold is on the list at the instant at which
 //! it must be checked or renewed again:
 //!
 //! - Most are only to be renewed. They stand in *slots*, together with all that are due at about the same time, and
@@ -116,7 +116,7 @@ impl Watchdog {
 
     /// Schedules the renewals of a hold, about one in this interval, for the first time.
     pub(crate) fn renew(&self, hold: &Arc<Hold>, every: Duration, sent: Tick) {
-        // One part for all holds of this client: leases that were taken at about the same time fall into one slot, and into one batch.
+        // The same `early` for all holds of this client: leases that were taken at about the same time fall into one slot, and into one batch.
         let at = slot(sent, every, self.early);
         self.put(std::iter::once((Arc::clone(hold), at)), every);
     }
@@ -267,7 +267,7 @@ pub(crate) async fn run(
 /// Checks the holds whose time has come: tells losses, and puts those to be renewed among the asks. Waits for nothing.
 fn check_each(watchdog: &Arc<Watchdog>, now: Tick) {
     if watchdog.restarts.has_begun() {
-        // Those under way are on no list. Their answers are from before, so they are asked about again.
+        // Holds under way are on no list. Their answers are from before the restart, so they are asked about again.
         let all = watchdog.list.lock().take_all();
         for hold in all {
             if let Some((every, end)) = hold.verification(now) {

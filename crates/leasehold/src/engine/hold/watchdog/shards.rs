@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 /// For so long a batch for one server of several stands in the way of those for the others.
 pub(super) const TURN_MOST: Duration = Duration::from_millis(20);
 
-/// Servers of several that have not answered the last batch in that time. Those for them take no turn.
+/// Servers of several that have not answered the last batch within [`TURN_MOST`]. Batches for them take no turn.
 #[derive(Debug, Default)]
 pub(super) struct SilentShards(Mutex<Vec<u32>>);
 
