@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_testkit::{Flavor, Primaries};
 use redis::Value;
 
-const A_WHILE: Duration = Duration::from_millis(200);
+const A_WHILE: Duration = Duration::from_secs(1);
 
 fn ping(url: &str) -> redis::RedisResult<Value> {
     let client = redis::Client::open(url).expect("a url");

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{assert_nothing_left, servers, wait_until_idle};
+use common::{assert_nothing_left, late::unless_late_async, servers, wait_until_idle};
 use futures_util::future::join_all;
 use leasehold::{Client, Handoff, Mutex, Released};
 
@@ -14,6 +14,8 @@ const HELD: Duration = Duration::from_millis(1);
 /// Room for a round of a client's tasks on a busy machine.
 const ROUND: Handoff = Handoff::new(64, Duration::from_secs(1));
 const TIME: Duration = Duration::from_secs(3);
+/// A machine that takes a quarter of it away makes a wait too long.
+const ROUND_OF_ALL: Duration = Duration::from_millis(40);
 
 /// Takes the name again and again, and tells how long it waited for it.
 async fn contend(lock: Mutex, counted_from: Instant) -> Vec<Duration> {
@@ -50,7 +52,7 @@ async fn p99(clients: &[Client]) -> f64 {
 }
 
 /// Without rounds, a task that comes again is served before those of other clients that wait: then the slowest in a hundred waits
-/// for two rounds of all, and more. A machine that stalls makes one wait long, too, but not three times.
+/// for two rounds of all, and more.
 #[tokio::test]
 async fn hardly_a_task_waits_for_longer_than_a_round_of_all() {
     for server in servers() {
@@ -58,11 +60,18 @@ async fn hardly_a_task_waits_for_longer_than_a_round_of_all() {
         for _ in 0..CLIENTS {
             clients.push(Client::connect(&server.url()).await.unwrap());
         }
-        let mut measured = Vec::new();
-        while measured.iter().all(|rounds| *rounds > 1.3) {
-            assert!(measured.len() < 3, "p99 in rounds of all: {measured:?}");
-            measured.push(p99(&clients).await);
-        }
+        unless_late_async("p99 in rounds of all", ROUND_OF_ALL, async || {
+            let mut measured = Vec::new();
+            // A machine that stalls makes one wait long, but not three times.
+            for _ in 0..3 {
+                measured.push(p99(&clients).await);
+                if measured.iter().any(|rounds| *rounds <= 1.3) {
+                    return Ok(());
+                }
+            }
+            Err(format!("{measured:?}"))
+        })
+        .await;
         for client in &clients {
             wait_until_idle(client).await;
         }

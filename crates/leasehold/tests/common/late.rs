@@ -142,8 +142,9 @@ pub fn in_time(took: Duration, most: Duration) -> Result<(), String> {
     Err(format!("{took:?}, {most:?} at most"))
 }
 
+/// Such a round, that a test plays by itself.
 #[track_caller]
-fn judge(what: &str, most: Duration, played: usize, wrong: &str, late: Duration) {
+pub fn judge(what: &str, most: Duration, played: usize, wrong: &str, late: Duration) {
     assert!(
         late > most / 4 && played < ROUNDS_MOST,
         "{what}: {wrong}; this machine was late by {late:?}"

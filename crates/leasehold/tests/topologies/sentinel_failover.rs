@@ -15,6 +15,7 @@ use leasehold_testkit::{Flavor, SentinelGroup, Server, wait_until, wait_until_as
 use super::epochs::{counting, take};
 use crate::common::{
     SOON, few_or, flavors, int, keys,
+    late::{Control, judge},
     own_names::{GivenBack, OwnNames},
 };
 
@@ -242,8 +243,10 @@ async fn a_planned_failover_moves_the_client_before_the_old_primary_closes() {
     for flavor in Flavor::available() {
         let mut group = SentinelGroup::start(flavor);
         let crowd = Crowd::start(&group.url()).await;
-        let mut words = Vec::new();
-        for round in 0..few_or(2, 20) {
+        let (mut words, mut in_time) = (Vec::new(), 0);
+        let control = Control::start();
+        for round in 1.. {
+            control.latest();
             let old = group.primary();
             crowd.until_all_had_it_since(Instant::now()).await;
             let word = FirstWord::listen(&group);
@@ -263,10 +266,6 @@ async fn a_planned_failover_moves_the_client_before_the_old_primary_closes() {
             let all = crowd.until_all_had_it_since(switched + AIM).await;
             tokio::time::sleep_until((switched + 4 * AIM).into()).await;
             let after = scripts(group.server(old));
-            assert_eq!(
-                at_old, after,
-                "{flavor}: scripts at the old primary {AIM:?} after the first word"
-            );
             // After the moment in which the client left the old one.
             let first = crowd
                 .holds()
@@ -278,9 +277,20 @@ async fn a_planned_failover_moves_the_client_before_the_old_primary_closes() {
             println!(
                 "{flavor}, round {round}: server {old} to {new}, first {first:?}, all in {all:?}"
             );
-            assert!(first < AIM, "{flavor}: first after {first:?}");
             assert!(scripts(group.server(new)) > 0);
             group.settle();
+            if at_old == after && first < AIM {
+                in_time += 1;
+            } else {
+                let late = after - at_old;
+                let wrong = format!(
+                    "{flavor}: {late} scripts at the old primary {AIM:?} after the first word, first after {first:?}"
+                );
+                judge("a planned failover", AIM, round, &wrong, control.latest());
+            }
+            if in_time == few_or(2, 20) {
+                break;
+            }
         }
         let holds = crowd.end(&words).await;
         let forgotten = holds.iter().filter(|hold| hold.forgotten).count();

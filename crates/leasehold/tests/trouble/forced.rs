@@ -114,7 +114,9 @@ async fn a_storm_of_messages_has_a_hold_verified_now_and_then_only() {
         let began = Instant::now();
         let mut connection = server.connection();
         let mut messages = 0;
-        while began.elapsed() < Duration::from_millis(500) {
+        // On a busy machine the first verification may take longer.
+        let goes_on = || renewed.load(Ordering::Relaxed) == 0 && began.elapsed() < SOON;
+        while began.elapsed() < Duration::from_millis(500) || goes_on() {
             let publish = redis::cmd("PUBLISH").arg(channel).arg("0").clone();
             let _: redis::Value = publish.query(&mut connection).unwrap();
             messages += 1;

@@ -65,6 +65,8 @@ async fn an_answer_that_is_under_way_is_not_the_answer_to_a_later_call() {
         let b = Client::connect(&proxy.url()).await.unwrap();
         let held = a.mutex("name").lock().await.unwrap();
         assert!(b.mutex("name").try_lock().await.unwrap().is_none());
+        // Nothing of that call is still to be counted.
+        wait_until_idle(&b).await;
         proxy.stall(Some(Way::ToClient));
         let before = attempts(&server);
         let mut first = ByHand::new(b.mutex("name").try_lock());
