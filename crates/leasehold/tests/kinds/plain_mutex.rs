@@ -368,7 +368,7 @@ async fn pauses_out_of_bounds_are_refused_before_anything_is_sent() {
 
 #[tokio::test]
 async fn a_user_with_the_documented_permissions_can_do_everything() {
-    const LEASE: Duration = Duration::from_millis(300);
+    const LEASE: Duration = Duration::from_secs(1);
     for flavor in Flavor::available() {
         let server = Server::start(flavor);
         let rules = documented_rules();
