@@ -10,7 +10,8 @@ use super::{SHARDED, flavors, slot};
 use crate::common::{
     SOON, few_or,
     kinds::{AnyLock, Row},
-    redisson::{HAND_OVERS, OLD, Redisson, assert_soon},
+    late::unless_late_async,
+    redisson::{AIM, HAND_OVERS, OLD, Redisson, in_time},
     soon, wait_until_idle,
 };
 
@@ -138,6 +139,13 @@ impl Both<'_> {
 
     /// Ours is free, then Redisson's, and so on: how long each waits for the other.
     async fn pass(&self, when: &str, row: Row, java: &mut Redisson) {
+        unless_late_async("a hand-over", AIM, async || {
+            self.pass_once(when, row, java).await
+        })
+        .await;
+    }
+
+    async fn pass_once(&self, when: &str, row: Row, java: &mut Redisson) -> Result<(), String> {
         row.prepare(self.client, NAME).await;
         let (lock, [try_it, lock_it, unlock_it]) = (self.lock(row), orders(row));
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
@@ -170,8 +178,8 @@ impl Both<'_> {
         }
         guard.release().await.unwrap();
         self.forget().await;
-        assert_soon(&format!("{when}, {row:?}, from us to Redisson"), theirs);
-        assert_soon(&format!("{when}, {row:?}, from Redisson to us"), ours);
+        in_time(&format!("{when}, {row:?}, from us to Redisson"), theirs)?;
+        in_time(&format!("{when}, {row:?}, from Redisson to us"), ours)
     }
 
     /// So that another kind may have the name.
@@ -182,6 +190,10 @@ impl Both<'_> {
     }
 
     async fn open(&self, when: &str, java: &mut Redisson) {
+        unless_late_async("a latch", AIM, async || self.open_once(when, java).await).await;
+    }
+
+    async fn open_once(&self, when: &str, java: &mut Redisson) -> Result<(), String> {
         const CHANNEL: &str = "redisson_countdownlatch__channel__{name}";
         let latch = self.client.latch(NAME);
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
@@ -206,8 +218,8 @@ impl Both<'_> {
             assert_eq!(java.answer().await, "counted down");
             self.until_heard(CHANNEL, false).await;
         }
-        assert_soon(&format!("{when}, Latch, from us to Redisson"), theirs);
-        assert_soon(&format!("{when}, Latch, from Redisson to us"), ours);
+        in_time(&format!("{when}, Latch, from us to Redisson"), theirs)?;
+        in_time(&format!("{when}, Latch, from Redisson to us"), ours)
     }
 
     /// Each locks the other out; both look for themselves.
