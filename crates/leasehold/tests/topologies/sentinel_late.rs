@@ -273,10 +273,9 @@ async fn a_kept_connection_that_answers_nothing_costs_no_poll() {
         let held = client.mutex("order:42").lock().await.unwrap();
         proxy.wait_for_connections(2, SOON);
         // Just after a poll: the next is 2 s away.
-        let asked = proxy.bytes_to_server();
-        let is_asked = || proxy.bytes_to_server() > asked;
-        wait_until_async(SOON, "the sentinel is asked", is_asked).await;
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let answered = proxy.bytes_to_client();
+        let has_answered = || proxy.bytes_to_client() > answered;
+        wait_until_async(SOON, "the sentinel has answered", has_answered).await;
         let (since, dials) = (Instant::now(), proxy.accepted());
         proxy.hang(Some(Lane::Commands));
         let is_dialled = || proxy.accepted() > dials;
