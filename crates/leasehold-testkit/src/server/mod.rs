@@ -10,6 +10,7 @@
 //! it went; so a server in a `static`, or one of a test that was killed, does not stay behind.
 
 mod flavor;
+mod ports;
 mod process;
 mod role;
 mod tls;
@@ -28,7 +29,8 @@ use std::time::Duration;
 use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
-use self::process::{Launch, Process, free_port, launch, read_log};
+use self::ports::free_port;
+use self::process::{Launch, Process, launch, read_log};
 use self::role::{Role, forget, write_file};
 
 /// How long a server may take until it answers; it takes some 20 ms on an idle machine.

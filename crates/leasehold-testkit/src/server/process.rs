@@ -3,11 +3,10 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 use std::{fs, io};
 
@@ -160,21 +159,4 @@ pub(super) fn answers(port: u16) -> bool {
         Ok(&reply == b"+PONG\r\n" || &reply == b"-NOAUTH")
     };
     ask().unwrap_or(false)
-}
-
-/// A port that no other server is given soon: clients of one that was killed go on calling it. So it is none of those that the system gives
-/// away, and each process begins elsewhere.
-pub(super) fn free_port() -> u16 {
-    const FIRST: u32 = 10_000;
-    const PORTS: u32 = 22_000;
-    static GIVEN: AtomicU32 = AtomicU32::new(0);
-    for _ in 0..PORTS {
-        let given = GIVEN.fetch_add(1, Ordering::Relaxed);
-        let place = std::process::id().wrapping_mul(97).wrapping_add(given) % PORTS;
-        let port = u16::try_from(FIRST + place).expect("ports are below 65,536");
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no loopback port from {FIRST} on is free");
 }
