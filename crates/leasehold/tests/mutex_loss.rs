@@ -6,7 +6,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -20,59 +20,88 @@ use redis::aio::MultiplexedConnection;
 /// 32 ms of it are the margin.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// A thread that only wants to be woken every millisecond, and notes when it was not: then this machine gave
+/// Threads and tasks that only want to be woken every millisecond, and note when they were not: then this machine gave
 /// no thread the time to be told.
+#[derive(Default)]
 struct Stalls {
-    seen: Arc<Mutex<VecDeque<(i64, i64)>>>,
-    stop: Arc<AtomicBool>,
+    seen: Mutex<VecDeque<(i64, i64)>>,
+    /// Up to when each of them has looked.
+    looked: Mutex<Vec<Arc<AtomicI64>>>,
+    stop: AtomicBool,
+}
+
+/// A thread or a task that looks.
+struct Look {
+    stalls: Arc<Stalls>,
+    before: i64,
+    looked: Arc<AtomicI64>,
+}
+
+impl Look {
+    fn again(&mut self) {
+        let now = wall_clock();
+        if now - self.before > Stalls::SHORT {
+            let mut seen = self.stalls.seen.lock().unwrap();
+            seen.push_back((self.before, now));
+        }
+        self.before = now;
+        self.looked.store(now, Ordering::Release);
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        // It is waited for no more.
+        self.looked.store(i64::MAX, Ordering::Release);
+    }
 }
 
 impl Stalls {
     /// As long as this is nothing to speak of. Half the margin.
     const SHORT: i64 = 16;
 
-    fn watch() -> Stalls {
-        let seen: Arc<Mutex<VecDeque<(i64, i64)>>> = Arc::default();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (writes, stopped) = (Arc::clone(&seen), Arc::clone(&stop));
+    fn watch() -> Arc<Stalls> {
+        let stalls = Arc::<Stalls>::default();
+        let mut look = stalls.look();
         std::thread::spawn(move || {
-            let mut before = wall_clock();
-            while !stopped.load(Ordering::Relaxed) {
+            while !look.stalls.stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(1));
-                let now = wall_clock();
-                if now - before > Self::SHORT {
-                    writes.lock().unwrap().push_back((before, now));
-                }
-                before = now;
+                look.again();
             }
         });
-        Stalls { seen, stop }
+        stalls
+    }
+
+    fn look(self: &Arc<Stalls>) -> Look {
+        let before = wall_clock();
+        let looked = Arc::new(AtomicI64::new(before));
+        self.looked.lock().unwrap().push(Arc::clone(&looked));
+        Look {
+            stalls: Arc::clone(self),
+            before,
+            looked,
+        }
     }
 
     /// The same of a task of this runtime, as the tasks are that look for a loss: its threads may get no time where another thread does.
-    async fn watch_tasks(&self) {
-        let mut before = wall_clock();
+    async fn watch_tasks(self: &Arc<Stalls>) {
+        let mut look = self.look();
         loop {
             tokio::time::sleep(Duration::from_millis(1)).await;
-            let now = wall_clock();
-            if now - before > Self::SHORT {
-                self.seen.lock().unwrap().push_back((before, now));
-            }
-            before = now;
+            look.again();
         }
     }
 
     /// Whether the machine stood still at some time between the two.
-    fn between(&self, from: i64, to: i64) -> bool {
+    async fn between(&self, from: i64, to: i64) -> bool {
+        // A thread that has not looked since may stand still from before `to` until now, and notes it when that is over.
+        let lags = |looked: &Arc<AtomicI64>| looked.load(Ordering::Acquire) < to;
+        while self.looked.lock().unwrap().iter().any(lags) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let seen = self.seen.lock().unwrap();
         seen.iter()
             .any(|(began, ended)| *began <= to && *ended >= from)
-    }
-}
-
-impl Drop for Stalls {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
     }
 }
 
@@ -122,10 +151,10 @@ enum Trial {
     Unknown,
 }
 
-fn judge(lost: i64, end: i64, stalls: &Stalls) -> Trial {
+async fn judge(lost: i64, end: i64, stalls: &Stalls) -> Trial {
     if lost < end {
         Trial::InTime
-    } else if stalls.between(end - 30, lost) {
+    } else if stalls.between(end - 30, lost).await {
         Trial::Stalled
     } else {
         Trial::TooLate { lost, end }
@@ -152,7 +181,7 @@ async fn swallowed(server: &Server, way: Option<Way>, count: usize, stalls: &Sta
             let lost = wall_clock();
             assert_eq!(reason, LostReason::Expired);
             assert!(!guard.is_valid(), "lost() and is_valid() agree");
-            judge(lost, ends, stalls)
+            judge(lost, ends, stalls).await
         }
     });
     join_all(trials).await
@@ -175,15 +204,15 @@ async fn frozen(server: &Server, count: usize, stalls: &Stalls) -> Vec<Trial> {
     let lost = join_all(losses).await;
     server.thaw();
     let trials = lost.into_iter().zip(ends).zip(&mut events);
-    let trials = trials.map(|((lost, end), events)| {
+    let trials = trials.map(|((lost, end), events)| async move {
         let mut said = std::iter::from_fn(|| events.try_recv().ok());
         if said.any(|event| matches!(event.kind, EventKind::Renewed { .. })) {
             Trial::Unknown
         } else {
-            judge(lost, end, stalls)
+            judge(lost, end, stalls).await
         }
     });
-    trials.collect()
+    join_all(trials).await
 }
 
 #[test]
@@ -204,6 +233,7 @@ fn lost_comes_before_the_name_is_free_two_hundred_times_of_two_hundred() {
             threads.spawn(move || runtime.block_on(trials));
         }
     });
+    stalls.stop.store(true, Ordering::Relaxed);
 }
 
 async fn in_each_mode(server: &Server, stalls: &Stalls) {

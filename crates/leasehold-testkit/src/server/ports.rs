@@ -1,6 +1,6 @@
 //! Ports for servers: each is given to one process at a time, and once.
 //!
-//! Clients of a server that was killed go on calling its port, and a test waits until they find nobody there. So no other server may listen
+//! Clients of a server that was killed go on calling its port, and a test waits until they find no server there. So no other may listen
 //! there meanwhile: neither of this process, nor of another test program that runs beside it.
 
 use std::net::{Ipv4Addr, TcpListener};
@@ -24,7 +24,7 @@ struct Ours {
     end: u32,
 }
 
-/// A port that nobody listens on, and that no server is given again while this process lives.
+/// A free port, which no server is given again while this process lives.
 pub(super) fn free_port() -> u16 {
     let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
@@ -43,7 +43,7 @@ pub(super) fn free_port() -> u16 {
 impl Ours {
     /// The first port of a block is its lock: the system gives it to one process, and frees it when that ends, however it ends.
     fn take_block(&mut self) {
-        // Each process begins elsewhere: somebody may still call the ports of one that has just ended.
+        // Each process begins elsewhere: clients may still call the ports of one that has just ended.
         let begin = std::process::id().wrapping_mul(97);
         let (first, lock) = (0..BLOCKS)
             .map(|further| FIRST + begin.wrapping_add(further) % BLOCKS * BLOCK)
