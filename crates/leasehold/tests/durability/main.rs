@@ -7,5 +7,6 @@ mod acknowledged;
 mod cluster;
 mod failovers;
 mod forgotten;
+mod heard_at_a_replica;
 mod refused;
 mod replicated;

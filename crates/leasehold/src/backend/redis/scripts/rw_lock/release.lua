@@ -96,8 +96,8 @@ end
 if waiting == 0 and next_field == '' and not stay and ARGV[11] == '' then
   -- No client of ours waits anywhere: Redisson's unlock.
   local others = call('PUBLISH', ARGV[2], writes and '1' or '0') - ARGV[5]
-  if writes and others > 0 then
-    wake_late_comers(ARGV[2])
+  if writes then
+    wake_late_comers(ARGV[2]) -- also where none is counted: it may listen at a replica (bug 314)
   end
   call('DEL', KEYS[1], timeout_key(held.field, 1))
   return others == 0 and 1 or { 1, others }
