@@ -46,13 +46,18 @@ pub fn check(world: &mut World) {
         let mut own = held
             .iter()
             .filter(|held| number_of(&NAMES, &held.name) == name);
-        // Its own, left to expire, or taken by a copy that came when its tombstone was over.
+        // Its own, taken by a copy that came when its tombstone was over.
         let is_excused = own.any(|held| {
             let id = (client, held.lease);
             world.watch.outlived.contains(&id) && !world.watch.rewound.contains(&id)
-                || world.shared.lock().detached.contains_key(&id)
         });
-        if is_anothers || is_excused {
+        // Its own, left to expire, which it was when the call began.
+        let detached = world.shared.lock().detached.clone();
+        let is_left = detached.iter().any(|(id, of)| {
+            let until = world.watch.detached.get(id);
+            (id.0, *of) == (client, name) && until.is_some_and(|until| *until > since)
+        });
+        if is_anothers || is_excused || is_left {
             continue;
         }
         let letter = LETTERS[usize::from(client)];
