@@ -372,7 +372,6 @@ impl World {
             _ => Trouble::None,
         };
         if trouble != Trouble::None {
-            self.server().lose_twin();
             self.note(asked.client, "fault: command refused", || {
                 format!("the server: {trouble:?}")
             });

@@ -20,6 +20,10 @@ impl World {
             let chance = self.shared.lock().dice.chance(Point::Plan, 8, 1.0);
             let Some(mut r) = chance else { continue };
             let time = r.u64(0..config.chaos);
+            if config.nodes == 0 {
+                self.at(time, Event::Succeeded);
+                continue;
+            }
             let node = r.u8(0..config.nodes);
             let stands_still = if r.bool() {
                 config.span(&mut r)
@@ -141,12 +145,7 @@ impl World {
         self.pause(node, time);
         self.server().depose(node, by);
         let before = self.server().snapshot();
-        let mut r = Rng::with_seed(mix(self.config.seed, self.now ^ 0x01A6));
-        let lag = match r.u32(0..4) {
-            0 => 0,
-            1 | 2 => r.u64(0..=20 * MS),
-            _ => r.u64(0..=SECOND),
-        };
+        let (lag, mut r) = self.lag();
         for name in 0..self.config.names {
             let called = NAMES[usize::from(name)];
             if self.server().node_of(called) == node {
@@ -171,6 +170,36 @@ impl World {
         self.tell_later();
     }
 
+    /// By how much a replica lags.
+    fn lag(&self) -> (u64, Rng) {
+        let mut r = Rng::with_seed(mix(self.config.seed, self.now ^ 0x01A6));
+        let lag = match r.u32(0..4) {
+            0 => 0,
+            1 | 2 => r.u64(0..=20 * MS),
+            _ => r.u64(0..=SECOND),
+        };
+        (lag, r)
+    }
+
+    /// A replica takes the place of the one server, whose connections end.
+    pub fn succeeded(&mut self) {
+        if self.healed_at.is_some() {
+            return;
+        }
+        let before = self.server().snapshot();
+        let (lag, _) = self.lag();
+        self.note(0, "fault: server replaced", || {
+            "a replica takes the place of the server".to_owned()
+        });
+        for name in 0..self.config.names {
+            self.rewind(NAMES[usize::from(name)], lag);
+        }
+        self.compare(&before);
+        for client in 0..self.config.clients {
+            self.meets_another(client, 0);
+        }
+    }
+
     fn rewind(&mut self, called: &str, lag: u64) {
         let Some(keys) = self.keys.as_ref().filter(|_| lag > 0) else {
             return;
@@ -181,6 +210,7 @@ impl World {
         };
         let to = Duration::from_nanos(self.now.saturating_sub(lag));
         keys.lock().rewind(to, is_of);
+        self.server().keys_changed();
         self.note(0, "fault: replica lagged", || {
             format!(
                 "it lacks what happened to {called} in the last {}",

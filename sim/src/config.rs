@@ -18,6 +18,7 @@ static TROUBLE: AtomicBool = AtomicBool::new(false);
 static BACKEND: AtomicU8 = AtomicU8::new(0);
 static QUORUM: AtomicU8 = AtomicU8::new(1);
 static NODES: AtomicU8 = AtomicU8::new(0);
+static FAILOVERS: AtomicBool = AtomicBool::new(false);
 
 /// On what the worlds of this process are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,11 @@ pub fn set_quorum(servers: u8) {
 /// So many nodes has the cluster of each world; 0: there is none.
 pub fn set_nodes(nodes: u8) {
     NODES.store(nodes, Ordering::Relaxed);
+}
+
+/// Whether the one server of each world has a replica, which takes its place now and then.
+pub fn set_failovers(are: bool) {
+    FAILOVERS.store(are, Ordering::Relaxed);
 }
 
 /// Whether, in worlds on scripts, the server may be out of memory for a while, and refuse single commands.
@@ -130,7 +136,7 @@ pub struct Config {
     pub seed: u64,
     /// Of the server: without memory for a while, or of a user without rights, at single commands.
     pub trouble: bool,
-    /// The real scripts, with a memory store as their twin; or the memory store alone.
+    /// The real scripts, or the memory store.
     pub on_scripts: bool,
     /// Which kind of lock this world is about, and how many permits it has.
     pub kind: LockKind,
@@ -284,6 +290,8 @@ impl Config {
             config.on_quorum();
         } else if config.nodes > 0 {
             config.on_cluster();
+        } else if FAILOVERS.load(Ordering::Relaxed) {
+            config.with_a_replica();
         }
         config
     }
@@ -291,7 +299,7 @@ impl Config {
     /// Takes away what a quorum has not, and adds what it has more of.
     fn on_quorum(&mut self) {
         let mut r = Rng::with_seed(mix(self.seed, 0x00A0_0121));
-        (self.on_scripts, self.trouble) = (false, false);
+        self.trouble = false;
         self.kind = match r.u32(0..6) {
             0 => LockKind::PlainMutex,
             1 => LockKind::SpinMutex,
@@ -324,6 +332,43 @@ impl Config {
     /// Takes away what a cluster has not, and adds what it has more of.
     fn on_cluster(&mut self) {
         let mut r = Rng::with_seed(mix(self.seed, 0x00C1_0572));
+        self.takes_a_kind_with_leases(&mut r);
+        let faults = &mut self.faults;
+        // A slot moves with its data.
+        faults.restarts = 0;
+        faults.moves = r.u32(0..=6);
+        if r.f64() < 0.3 {
+            faults.pauses = r.u32(1..=3);
+        }
+        if r.bool() {
+            // Each node has a replica, and nothing happens to slots but that these take them all.
+            self.nodes *= 2;
+            self.faults.moves = 0;
+            self.fails_over(&mut r);
+        }
+    }
+
+    /// Takes away what a server has not whose place a replica takes, and adds what it has more of.
+    fn with_a_replica(&mut self) {
+        let mut r = Rng::with_seed(mix(self.seed, 0x00FA_110E));
+        self.takes_a_kind_with_leases(&mut r);
+        self.faults.restarts = 0;
+        self.fails_over(&mut r);
+    }
+
+    /// A replica may lack what happened to the keys in the last second.
+    fn fails_over(&mut self, r: &mut Rng) {
+        self.lags = true;
+        self.faults.failovers = r.u32(1..=6);
+        if r.bool() {
+            self.take_own_names(r);
+        // Of its own randomness, so that the rest of a world is as it is without it.
+        } else if Rng::with_seed(mix(self.seed, 0x00E8_7E4D)).bool() {
+            self.extend_when_replaced(r);
+        }
+    }
+
+    fn takes_a_kind_with_leases(&mut self, r: &mut Rng) {
         (self.on_scripts, self.trouble) = (true, false);
         self.kind = match r.u32(0..12) {
             0..=3 => LockKind::Mutex,
@@ -336,26 +381,6 @@ impl Config {
         self.several = 0.0;
         self.clients = self.clients.max(2);
         self.names = r.u8(1..=3);
-        let faults = &mut self.faults;
-        // A slot moves with its data.
-        faults.restarts = 0;
-        faults.moves = r.u32(0..=6);
-        if r.f64() < 0.3 {
-            faults.pauses = r.u32(1..=3);
-        }
-        self.lags = r.bool();
-        if self.lags {
-            // Each node has a replica, and nothing happens to slots but that these take them all.
-            self.nodes *= 2;
-            self.faults.moves = 0;
-            self.faults.failovers = r.u32(1..=6);
-            if r.bool() {
-                self.take_own_names(&mut r);
-            // Of its own randomness, so that the rest of a world is as it is without it.
-            } else if Rng::with_seed(mix(self.seed, 0x00E8_7E4D)).bool() {
-                self.extend_when_replaced(&mut r);
-            }
-        }
     }
 
     /// Failovers, one after another, between the turns of clients that take their own names again and again.

@@ -166,7 +166,7 @@ impl World {
             let server_of_it = &self.servers[self.of_lane(server)].memory;
             server_of_it.disconnect(&listener);
             self.at(now + down, Event::Listen(client, server, generation));
-        } else if self.is_quorum() || self.config.nodes > 0 {
+        } else {
             let mut known = self.outbox.known.lock();
             let known = known.entry((server, letter.to_owned())).or_default();
             known.down_until = now + down;
@@ -361,12 +361,11 @@ impl World {
             }
         }
         for client in 0..self.config.clients {
-            self.cut(client, server, false);
-            self.cut(client, server, true);
-            if !with_data {
-                let process = &mut self.processes[usize::from(client)];
-                let up = process.lane(server, false).down_until;
-                self.at(up, Event::Epoch(client, server));
+            if with_data {
+                self.cut(client, server, false);
+                self.cut(client, server, true);
+            } else {
+                self.meets_another(client, server);
             }
             if self.is_quorum() {
                 let process = &self.processes[usize::from(client)];
@@ -375,6 +374,17 @@ impl World {
                 known.entry(key).or_default().restarted = process.reading(self.now);
             }
         }
+    }
+
+    /// A client's connections end, and the next find another server there, or the same without its data.
+    pub fn meets_another(&mut self, client: u8, server: u8) {
+        self.cut(client, server, false);
+        self.cut(client, server, true);
+        let process = &mut self.processes[usize::from(client)];
+        let commands = process.lane(server, false);
+        commands.meets_another = true;
+        let up = commands.down_until;
+        self.at(up, Event::Epoch(client, server));
     }
 
     /// A client is connected again, and finds that the server has forgotten.
@@ -391,9 +401,12 @@ impl World {
         if later > self.now {
             return self.at(later, Event::Epoch(client, server));
         }
+        if !mem::take(&mut process.lane(server, false).meets_another) {
+            return;
+        }
         let letter = LETTERS[usize::from(client)];
         self.note(client, "seen: epoch", || {
-            format!("{letter} notices that the server has forgotten")
+            format!("{letter} finds that the server has forgotten, or is another")
         });
         let inside = self.processes[usize::from(client)].runtime.enter();
         fastrand::seed(crate::dice::mix(self.config.seed, self.now));
@@ -474,6 +487,16 @@ impl World {
                     down.push((server, subscription.generation));
                 }
             }
+            // Before anything is sent on the connections that are there again.
+            for server in 0..u8::try_from(process.lanes.len()).expect("a few") {
+                if self.processes[usize::from(client)]
+                    .lane(server, false)
+                    .meets_another
+                {
+                    self.epoch(client, server);
+                }
+            }
+            let process = &mut self.processes[usize::from(client)];
             let life = process.life;
             process.healed.notify_waiters();
             if life == Life::Frozen {

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use leasehold_sim::{
-    config::{Backend, set_backend, set_nodes, set_quorum, set_trouble},
+    config::{Backend, set_backend, set_failovers, set_nodes, set_quorum, set_trouble},
     invariants::{Asked, l4},
     keys, panics, report,
     runner::{Job, run_all},
@@ -58,15 +58,18 @@ struct Args {
     /// In worlds on scripts, the server is out of memory for a while, and refuses single commands.
     #[arg(long)]
     trouble: bool,
-    /// Memory alone; the real scripts, with memory beside them; or the one for even seeds, the other for odd ones.
+    /// Memory; the real scripts; or the one for even seeds, the other for odd ones.
     #[arg(long, value_parser = backend, default_value = "both")]
     backend: Backend,
-    /// So many servers, of which a majority decides; each is memory.
+    /// So many servers, of which a majority decides.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
     quorum: u8,
     /// A cluster of so many nodes, on the real scripts, with slots that move and nodes that are replaced.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9), conflicts_with_all = ["quorum", "backend", "trouble"])]
     cluster: u8,
+    /// One server, on the real scripts, whose place a replica takes that may lack what happened last.
+    #[arg(long, conflicts_with_all = ["quorum", "backend", "trouble", "cluster"])]
+    failovers: bool,
 }
 
 #[derive(Clone)]
@@ -104,6 +107,9 @@ impl Args {
         if self.cluster > 0 {
             again.push_str(" --cluster ");
             again.push_str(&self.cluster.to_string());
+        }
+        if self.failovers {
+            again += " --failovers";
         }
         if self.replace.is_some() {
             again += " --replace (as before)";
@@ -147,6 +153,7 @@ fn main() -> ExitCode {
     set_trouble(args.trouble);
     set_quorum(args.quorum);
     set_nodes(args.cluster);
+    set_failovers(args.failovers);
     if let Some(Texts(texts)) = &args.replace {
         keys::replace(texts.clone());
     }

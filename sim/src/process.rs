@@ -52,6 +52,8 @@ pub struct Lane {
     /// The same for messages to the client.
     pub last_in: u64,
     pub down_until: u64,
+    /// The next connection finds another server there, or the same without its data.
+    pub meets_another: bool,
 }
 
 pub struct Process {

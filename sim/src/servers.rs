@@ -4,13 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{
     MemoryServer,
-    sim::{Held, Snapshot},
+    sim::{Held, Network, Snapshot},
 };
+use parking_lot::Mutex;
 
 use crate::{
     config::Config,
     dice::mix,
     invariants::nanos,
+    keys::Keyspace,
     shared::NAMES,
     wire::{Outbox, Wire},
     world::World,
@@ -48,7 +50,14 @@ impl Server {
         };
         // With the clients' rates, any two clocks are within 1 %.
         let drift = mix(config.seed, 0x00C1_0C00 + u64::from(at)) % 10_001;
-        Server::new(MemoryServer::simulated(Arc::new(wire)), 995_000 + drift)
+        let network = Arc::new(wire) as Arc<dyn Network>;
+        let server = if config.on_scripts {
+            let keys = Arc::new(Mutex::new(Keyspace::default()));
+            MemoryServer::simulated_voter(keys, network)
+        } else {
+            MemoryServer::simulated(network)
+        };
+        Server::new(server, 995_000 + drift)
     }
 
     pub fn set_clock(&self, now: u64) {

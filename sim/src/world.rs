@@ -52,6 +52,8 @@ pub enum Event {
     Hears(u8),
     /// A node stands still for so long, and others take its slots.
     Replaced(u8, u64),
+    /// A replica takes the place of the one server.
+    Succeeded,
     /// A client of another library takes a name for so long.
     Visit(u8, u64),
     /// It gives it back.
@@ -280,6 +282,7 @@ impl World {
             Event::Open(name, to, is_there, ends) => self.opens(name, to, is_there, ends),
             Event::Hears(node) => self.node_hears_or_stands(node),
             Event::Replaced(node, time) => self.replaced(node, time),
+            Event::Succeeded => self.succeeded(),
             Event::Visit(name, time) => self.visit(name, time),
             Event::Leave(name) => self.visitor_leaves(name),
             Event::Free(client, name, lease) => release::is_free(self, client, name, lease),

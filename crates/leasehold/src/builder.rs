@@ -354,21 +354,7 @@ impl ClientBuilder {
             Backing::Quorum(quorum.prepare(client, &self.login, sink, background)?)
         } else if let Some(server) = memory {
             let clock = server.clock();
-            #[cfg(feature = "sim")]
-            let scripts = server.scripts().cloned().zip(Some(Arc::clone(&sink)));
-            let backend = memory::Memory::new(server, &uuid, label, &config, sink);
-            #[cfg(feature = "sim")]
-            let backend: Box<dyn Backend> = match scripts {
-                None => Box::new(backend),
-                Some((scripts, sink)) if scripts.cluster().is_some() => {
-                    Box::new(redis::simulated_cluster(&scripts, &uuid, &config, sink))
-                }
-                Some((scripts, sink)) => Box::new(redis::Simulated::new(
-                    backend, &scripts, &uuid, &config, sink,
-                )),
-            };
-            #[cfg(not(feature = "sim"))]
-            let backend = Box::new(backend);
+            let backend = memory::client_of(server, &uuid, label, &config, sink);
             Backing::Memory(backend, clock)
         } else {
             self.server((&uuid, &label, &config), sink, background)?

@@ -51,13 +51,21 @@ impl MemoryServer {
         MemoryServer::with_network(network, Some(scripts))
     }
 
-    /// The same, on the real scripts.
+    /// One of several servers, of which a majority decides, on the real scripts.
+    pub fn simulated_voter(
+        keys: Arc<Mutex<dyn ScriptServer>>,
+        network: Arc<dyn Network>,
+    ) -> MemoryServer {
+        let scripts = Arc::new(Scripts::of_voter(keys, Arc::clone(&network)));
+        MemoryServer::with_network(network, Some(scripts))
+    }
+
+    /// The same of a server alone.
     pub fn simulated_on(
         keys: Arc<Mutex<dyn ScriptServer>>,
         network: Arc<dyn Network>,
     ) -> MemoryServer {
-        let scripts = Arc::new(Scripts::new(keys, network));
-        let network = Arc::clone(&scripts) as Arc<dyn Network>;
+        let scripts = Arc::new(Scripts::new(keys, Arc::clone(&network)));
         MemoryServer::with_network(network, Some(scripts))
     }
 }

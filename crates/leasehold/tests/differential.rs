@@ -1,5 +1,4 @@
 //! The memory backend is the specification: a real server answers every step as it does.
-//! The simulation compares memory with the scripts far more often, and for every kind (`sim/README.md`, The twin); this is the whole way, by a real connection.
 
 mod common;
 

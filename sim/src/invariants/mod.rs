@@ -17,7 +17,6 @@ pub mod run;
 pub mod s1;
 pub mod s2;
 pub mod tokens;
-pub mod twin;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -250,7 +249,6 @@ pub fn nanos(held: &Held) -> u64 {
 
 /// After each step.
 pub fn after_step(world: &mut World) {
-    twin::check(world);
     run::check(world);
     s1::check(world);
     tokens::check(world);

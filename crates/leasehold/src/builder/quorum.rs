@@ -8,7 +8,7 @@ use crate::{
     address::{self, Several},
     backend::{
         Backend, Sink,
-        memory::{Memory, MemoryServer},
+        memory::{self, MemoryServer},
         quorum::{Quorum, Sinks},
         redis::{GivenServer, Login, Redis},
     },
@@ -230,8 +230,7 @@ impl Given {
                 // All servers of memory count from instants of their own: a client measures all votes on one clock (QB1).
                 let clock = servers.first().map_or(Clock::Boot, MemoryServer::clock);
                 let member = |(at, server): (usize, MemoryServer)| {
-                    let memory = Memory::new(server, uuid, label.to_owned(), config, sinks.of(at));
-                    Box::new(memory) as Box<dyn Backend>
+                    memory::client_of(server, uuid, label.to_owned(), config, sinks.of(at))
                 };
                 let backends = servers.into_iter().enumerate().map(member);
                 (backends.collect(), clock, BackgroundRuntime::here())

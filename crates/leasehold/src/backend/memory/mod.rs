@@ -9,16 +9,11 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 pub use server::MemoryServer;
 
-#[cfg(feature = "sim")]
-use crate::{
-    backend::simulated::request::{Kind, Request, Unconnected},
-    world,
-};
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Downgrade, Extend, Failure, FencedSteps, Inspection,
-        Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
-        Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
+        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Failure, FencedSteps,
+        Inspection, Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release,
+        ReleaseReply, Renew, Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -27,6 +22,14 @@ use crate::{
     name::LockId,
     outage::Outage,
     owner::LeaseId,
+};
+#[cfg(feature = "sim")]
+use crate::{
+    backend::{
+        redis,
+        simulated::request::{Kind, Request, Unconnected},
+    },
+    world,
 };
 use store::{Store, Subscriber};
 
@@ -43,8 +46,22 @@ pub(crate) struct Memory {
     outage: Arc<Outage>,
 }
 
+pub(crate) fn client_of(
+    server: MemoryServer,
+    client: &Arc<str>,
+    label: String,
+    config: &Config,
+    sink: Arc<dyn Sink>,
+) -> Box<dyn Backend> {
+    #[cfg(feature = "sim")]
+    if let Some(scripts) = server.scripts() {
+        return redis::simulated(scripts, client, config, sink, server.called());
+    }
+    Box::new(Memory::new(server, client, label, config, sink))
+}
+
 impl Memory {
-    pub(crate) fn new(
+    fn new(
         server: MemoryServer,
         client: &Arc<str>,
         label: String,

@@ -86,7 +86,7 @@ struct Shared {
     /// The network that carries the requests, in a simulation.
     #[cfg(feature = "sim")]
     network: Option<Arc<dyn Network>>,
-    /// The real scripts, of which this store is the twin.
+    /// The real scripts, which take the place of the store.
     #[cfg(feature = "sim")]
     scripts: Option<Arc<Scripts>>,
 }

@@ -53,7 +53,7 @@ pub(crate) use redis::ConnectionInfo;
 #[cfg(feature = "sim")]
 pub use redis::Value;
 #[cfg(feature = "sim")]
-pub(crate) use simulated::{Simulated, simulated_cluster};
+pub(crate) use simulated::simulated;
 pub(crate) use target::Login;
 
 #[cfg(feature = "sim")]
@@ -90,11 +90,14 @@ use subscriptions::{Hearing, Subscriptions};
 /// In a simulation: notes which names the next request is about.
 macro_rules! about {
     ($redis:ident, $kind:ident, $id:expr, $lease:expr, $what:expr) => {
+        about!($redis, $kind, $id, [($id.name.shared(), $lease)] => $what)
+    };
+    ($redis:ident, $kind:ident, $id:expr, $names:expr => $what:expr) => {
         #[cfg(feature = "sim")]
         if let Some(transport) = $redis.runner.transport() {
             transport.is_about(&$id, || About {
                 kind: Kind::$kind,
-                names: vec![($id.name.shared(), $lease)],
+                names: $names.into_iter().collect(),
                 what: Box::new($what.clone()),
             });
         }
@@ -306,15 +309,7 @@ impl LockSteps for Redis {
         let Some(first) = batch.first() else {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         };
-        #[cfg(feature = "sim")]
-        if let Some(transport) = self.runner.transport() {
-            let about = |renew: &Renew| (renew.id.name.shared(), renew.lease.get());
-            transport.is_about(&first.id, || About {
-                kind: Kind::Renew,
-                names: batch.iter().map(about).collect(),
-                what: Box::new(batch.to_vec()),
-            });
-        }
+        about!(self, Renew, first.id, batch.iter().map(|it| (it.id.name.shared(), it.lease.get())) => batch.to_vec());
         let kind = first.id.kind;
         if batch.iter().all(|renew| renew.id.kind == kind) {
             return wire(kind).renew(&self.runner, batch);
@@ -391,6 +386,7 @@ impl LockSteps for Redis {
     }
 
     fn keep(&self, step: Keep) -> Reply<KeptEntries> {
+        about!(self, Keep, step.id, step.entries.iter().map(|it| (step.id.name.shared(), it.lease.get())) => step);
         wire(step.id.kind).keep(&self.runner, step)
     }
 

@@ -164,11 +164,19 @@ impl ScriptRunner {
 
     /// The facts that the server has told of itself.
     pub(super) fn said(&self) -> ServerFacts {
+        #[cfg(feature = "sim")]
+        if let Some(transport) = &self.transport {
+            return transport.said();
+        }
         self.commands.said()
     }
 
     /// Asks the server which one it is.
     pub(super) fn identify(&self) -> Reply<()> {
+        #[cfg(feature = "sim")]
+        if self.transport.is_some() {
+            return Box::pin(std::future::ready(Ok(())));
+        }
         let commands = Arc::clone(&self.commands);
         Box::pin(async move { commands.identify().await })
     }

@@ -1,9 +1,14 @@
 //! Clients of the simulation on the real scripts: the steps are written and read as for a server, and the simulation carries them.
 
-use std::{fmt, future::poll_fn, sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::FutureExt;
-use parking_lot::Mutex;
 
 use super::{
     Cluster, GivenCluster, GivenServer, Redis, Value,
@@ -11,7 +16,7 @@ use super::{
     discovery::Discovery,
     kinds::wire,
     labels::ClientLabel,
-    restart::RestartLog,
+    restart::{RestartLog, ServerIds},
     script_runner::ScriptRunner,
     silence::Silence,
     subscriptions::{Elsewhere, Hearing, Subscriptions, wake_up},
@@ -20,41 +25,18 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Downgrade, Extend, FencedSteps, Inspection, Keep,
-        KeptEntries, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew, Renewal,
-        Reply, ServerLink, Sink, WakeUp, WakeUpSteps,
-        fenced::{FencedRead, FencedWrite, Written},
-        find::{FindPage, FoundPage},
-        memory::{
-            Memory, in_time,
-            store::snapshot::{Held, Snapshot},
-        },
-        simulated::{
-            cluster::PORT,
-            keys::KeyspaceInspector,
-            request::{Request, Step},
-            scripts::Scripts,
-        },
+        Backend, Once, Permits, Release, ReleaseReply, Sink, WakeUp,
+        memory::store::snapshot::{Held, Snapshot},
+        simulated::{cluster::PORT, keys::KeyspaceInspector, scripts::Scripts},
     },
     background::BackgroundRuntime,
     clock::Clock,
     config::Config,
-    error::Cause,
     kind::{Access, LockKind},
     name::LockId,
     outage::Outage,
     owner::LeaseId,
 };
-
-/// A client in a simulation.
-pub(crate) struct Simulated {
-    redis: Redis,
-    memory: Memory,
-    client: Arc<str>,
-    scripts: Arc<Scripts>,
-    steps: Arc<Mutex<Vec<Box<dyn Step>>>>,
-    timeout: Duration,
-}
 
 /// The name of a client of the simulation on the wire, a uuid: scripts tell ours from others' by their form.
 fn on_wire(client: &str) -> Arc<str> {
@@ -108,7 +90,6 @@ fn redis(
             config,
             received_by,
         )),
-        // A cluster repeats releases above its nodes. A single server of a world restarts empty, and has nothing to give back.
         repeats: None,
         restarts: RestartLog::new(sink, Silence::default()),
         durable: None,
@@ -117,9 +98,8 @@ fn redis(
     }
 }
 
-/// A client joins those on these keys, and inspects them from outside if it is the first.
-fn join(scripts: &Arc<Scripts>, client: &Arc<str>, config: &Config, sink: &Arc<dyn Sink>) {
-    scripts.joins(client);
+/// The first client on these keys inspects them from outside.
+fn inspect(scripts: &Arc<Scripts>, client: &Arc<str>, config: &Config, sink: &Arc<dyn Sink>) {
     scripts.inspect_with(|| {
         let (at_once, on_wire) = (Transport::AtOnce(Arc::clone(scripts)), on_wire(client));
         let label = ClientLabel::new(&on_wire, "");
@@ -129,14 +109,43 @@ fn join(scripts: &Arc<Scripts>, client: &Arc<str>, config: &Config, sink: &Arc<d
     });
 }
 
-/// A client of a cluster as users get it, but for its connections.
-pub(crate) fn simulated_cluster(
+/// A client as users get it, but for its connections.
+pub(crate) fn simulated(
+    scripts: &Arc<Scripts>,
+    client: &Arc<str>,
+    config: &Config,
+    sink: Arc<dyn Sink>,
+    shown: String,
+) -> Box<dyn Backend> {
+    inspect(scripts, client, config, &sink);
+    if scripts.cluster().is_some() {
+        scripts.joins(client, || {});
+        return Box::new(cluster(scripts, client, config, sink));
+    }
+    let way = NodeWay::new(0, client, scripts, config.operation_timeout);
+    let label = ClientLabel::new(&on_wire(client), "");
+    let transport = Transport::Node(way);
+    let one = redis(client, (label, config), &transport, (sink, None), shown);
+    let (restarts, met) = (Arc::clone(&one.restarts), AtomicU64::new(0));
+    let meets_another = move || {
+        let run_id = format!("run_id:{}", met.fetch_add(1, Ordering::Relaxed));
+        restarts.after_handshake(ServerIds::of(&run_id, ""), None, false);
+    };
+    meets_another();
+    scripts.joins(client, meets_another);
+    // A majority sees to that above its servers.
+    if !scripts.has_one_vote() {
+        return Box::new(one.repeating(&BackgroundRuntime::here()));
+    }
+    Box::new(one)
+}
+
+fn cluster(
     scripts: &Arc<Scripts>,
     client: &Arc<str>,
     config: &Config,
     sink: Arc<dyn Sink>,
 ) -> Cluster {
-    join(scripts, client, config, &sink);
     let config = Config {
         // No node of a world is asked which channels it knows (`ScriptRunner::choose`), so the choice is made here.
         sharded_channels: Some(true),
@@ -178,185 +187,6 @@ pub(crate) fn simulated_cluster(
         sink,
         &BackgroundRuntime::here(),
     )
-}
-
-impl Simulated {
-    pub(crate) fn new(
-        memory: Memory,
-        scripts: &Arc<Scripts>,
-        client: &Arc<str>,
-        config: &Config,
-        sink: Arc<dyn Sink>,
-    ) -> Simulated {
-        let steps = Arc::default();
-        let transport = Transport::Server(Arc::clone(&steps));
-        join(scripts, client, config, &sink);
-        let label = ClientLabel::new(&on_wire(client), "");
-        Simulated {
-            redis: redis(
-                client,
-                (label, config),
-                &transport,
-                (sink, None),
-                String::new(),
-            ),
-            memory,
-            client: Arc::clone(client),
-            scripts: Arc::clone(scripts),
-            steps,
-            timeout: config.operation_timeout,
-        }
-    }
-
-    /// Sends what waits, with its twin and in its words.
-    fn send(&self, twin: &mut Option<Request>) {
-        send(&self.scripts, &self.steps, twin);
-    }
-
-    fn both<T: Send + 'static>(&self, mut on_keys: Reply<T>, twin: Reply<T>) -> Reply<T> {
-        let (scripts, steps) = (Arc::clone(&self.scripts), Arc::clone(&self.steps));
-        let (mut unsent, mut caught) = (Some(twin), None);
-        let answer = poll_fn(move |cx| {
-            if let Some(mut twin) = unsent.take() {
-                // The twin is polled for its request alone, which is caught here, and leaves together with the one in words.
-                caught = scripts.catch(|| twin.as_mut().poll(cx).is_ready());
-            }
-            let polled = on_keys.as_mut().poll(cx);
-            send(&scripts, &steps, &mut caught);
-            polled
-        });
-        let timeout = self.timeout;
-        Box::pin(async move { in_time(timeout, answer).await })
-    }
-}
-
-fn send(scripts: &Scripts, steps: &Mutex<Vec<Box<dyn Step>>>, twin: &mut Option<Request>) {
-    let steps: Vec<_> = steps.lock().drain(..).collect();
-    for step in steps {
-        let twin = twin.take().expect("one call for each step");
-        scripts.send_on(twin.on_keys(step));
-    }
-}
-
-macro_rules! both {
-    ($self:ident, $step:ident, $($arg:expr),+) => {
-        $self.both($self.redis.$step($($arg.clone()),+), $self.memory.$step($($arg),+))
-    };
-}
-
-impl fmt::Debug for Simulated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Simulated").finish_non_exhaustive()
-    }
-}
-
-impl LockSteps for Simulated {
-    fn acquire(&self, step: Acquire) -> Reply<Acquired> {
-        // Snapshots look at the locks that are known, and at no others (`Scripts::snapshot`): before the request can change anything.
-        self.scripts.knows(&step.id);
-        both!(self, acquire, step)
-    }
-
-    fn release(&self, step: Release) -> Reply<ReleaseReply> {
-        both!(self, release, step)
-    }
-
-    fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>> {
-        self.both(self.redis.renew(batch), self.memory.renew(batch))
-    }
-
-    fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
-        both!(self, extend, step)
-    }
-
-    fn count(&self, step: Count) -> Reply<Counted> {
-        both!(self, count, step)
-    }
-
-    fn downgrade(&self, step: Downgrade) -> Reply<bool> {
-        both!(self, downgrade, step)
-    }
-
-    fn inspect(&self, id: LockId) -> Reply<Inspection> {
-        both!(self, inspect, id)
-    }
-
-    fn find(&self, step: FindPage) -> Reply<FoundPage> {
-        both!(self, find, step)
-    }
-
-    fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
-        both!(self, force_unlock, id)
-    }
-
-    fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
-        self.redis.owner(kind, access, lease)
-    }
-
-    fn keep(&self, step: Keep) -> Reply<KeptEntries> {
-        both!(self, keep, step)
-    }
-}
-
-impl WakeUpSteps for Simulated {
-    fn listen(&self, id: LockId) -> Reply<()> {
-        self.scripts.knows(&id);
-        both!(self, listen, id)
-    }
-
-    fn unlisten(&self, id: &LockId) -> Reply<()> {
-        // Not by `both`, which sends at the first poll: callers drop this reply without one.
-        let mut twin = self.scripts.catch(|| self.memory.unlisten(id));
-        let answer = self.redis.unlisten(id);
-        self.send(&mut twin);
-        answer
-    }
-}
-
-impl NumberSteps for Simulated {
-    fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
-        self.scripts.knows(&id);
-        both!(self, permits, id, step, once)
-    }
-}
-
-impl FencedSteps for Simulated {
-    fn write(&self, step: FencedWrite) -> Reply<Written> {
-        both!(self, write, step)
-    }
-
-    fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
-        both!(self, read, step)
-    }
-}
-
-impl ServerLink for Simulated {
-    fn show(&self, lasts_ms: u64) -> Reply<()> {
-        // Labels stand in the memory store alone: a runner without connections writes none (`ScriptRunner::show`).
-        self.memory.show(lasts_ms)
-    }
-
-    fn has_reached(&self) -> bool {
-        true
-    }
-
-    fn trouble(&self) -> Option<Cause> {
-        None
-    }
-
-    fn outage(&self) -> &Outage {
-        self.memory.outage()
-    }
-
-    fn server(&self) -> String {
-        self.memory.server()
-    }
-}
-
-impl Drop for Simulated {
-    fn drop(&mut self) {
-        self.scripts.disconnect(&self.client);
-    }
 }
 
 /// How long a hold that has no end is there at least, for those that look.
@@ -445,7 +275,7 @@ impl KeyInspector {
     fn scripts(&self) -> Option<&Arc<Scripts>> {
         match self.runner.transport()? {
             Transport::AtOnce(scripts) => Some(scripts),
-            _ => None,
+            Transport::Node(_) => None,
         }
     }
 

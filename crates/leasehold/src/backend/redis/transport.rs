@@ -19,13 +19,15 @@ use super::{
 };
 use crate::{
     backend::{
-        Failure, Reply,
+        Failure, Reply, ServerFacts,
         memory::in_time,
         simulated::{
-            request::{About, Kind, Network, Request, Step, step},
+            hint::Hears,
+            request::{About, Kind, Network, Request, step},
             scripts::Scripts,
         },
     },
+    clock::Tick,
     error::Cause,
     name::LockId,
 };
@@ -33,15 +35,13 @@ use crate::{
 /// Takes the place of a client's connections.
 #[derive(Clone)]
 pub(super) enum Transport {
-    /// To one server: its requests wait here until their twins are known.
-    Server(Arc<Mutex<Vec<Box<dyn Step>>>>),
-    /// To a node of a cluster: they leave at once.
+    /// To a server, or to a node of a cluster.
     Node(Arc<NodeWay>),
     /// They are carried out at once, for an inspection from outside.
     AtOnce(Arc<Scripts>),
 }
 
-/// The way of one client to one node of a cluster.
+/// The way of one client to one server, or to one node of a cluster.
 pub(super) struct NodeWay {
     pub(super) node: u8,
     client: Arc<str>,
@@ -72,6 +72,20 @@ impl NodeWay {
         })
     }
 
+    /// Who listens there: the client, and at which node if there are several.
+    pub(super) fn listener(&self) -> Arc<str> {
+        match self.scripts.cluster() {
+            // A client has a connection of its own at each node, which counts and ends as a listener there.
+            Some(_) => format!("{}@{}", self.client, self.node).into(),
+            None => Arc::clone(&self.client),
+        }
+    }
+
+    /// Its connection for wake-ups is gone.
+    pub(super) fn leaves(&self, hears: &Arc<dyn Hears>) {
+        self.scripts.leaves(&self.listener(), hears);
+    }
+
     fn send<T: Clone + fmt::Debug + Send + 'static>(
         self: &Arc<Self>,
         about: About,
@@ -94,7 +108,9 @@ impl NodeWay {
         #[derive(Debug, thiserror::Error)]
         #[error("the node says nothing")]
         struct Silent;
-        let is_down = self.network.is_cut(&self.client) || self.is_silent.load(Ordering::Relaxed);
+        // The table of a cluster is asked for there too, which ends it. No request of another client would: it waits until the trouble is over.
+        let is_silent = self.scripts.cluster().is_some() && self.is_silent.load(Ordering::Relaxed);
+        let is_down = self.network.is_cut(&self.client) || is_silent;
         is_down.then(|| Arc::new(Silent) as Cause)
     }
 }
@@ -112,7 +128,19 @@ impl Transport {
     pub(super) fn trouble(&self) -> Option<Cause> {
         match self {
             Transport::Node(way) => way.trouble(),
-            _ => None,
+            Transport::AtOnce(_) => None,
+        }
+    }
+
+    /// The facts that the server has told of itself.
+    pub(super) fn said(&self) -> ServerFacts {
+        let restarted = match self {
+            Transport::Node(way) => way.network.restarted(&way.client),
+            Transport::AtOnce(_) => 0,
+        };
+        ServerFacts {
+            started: Tick::from_nanos(restarted),
+            is_replica: false,
         }
     }
 
@@ -140,16 +168,14 @@ impl Transport {
     ) -> Reply<T> {
         let (script, mut keys) = call.parts();
         let args = keys.split_off(call.keys().count());
-        // Only a node is told what a call is about. A request to one server has the words of its twin (`Request::on_keys`).
-        let about = match self {
-            Transport::Node(way) => way.about.lock().take(),
-            _ => None,
+        let (about, at) = match self {
+            Transport::Node(way) => {
+                let at = (Arc::clone(&way.client), way.node);
+                (way.about.lock().take(), Some(at))
+            }
+            Transport::AtOnce(_) => (None, None),
         };
         let about = about.unwrap_or_else(|| About::nothing(Kind::Inspect));
-        let at = match self {
-            Transport::Node(way) => Some((Arc::clone(&way.client), way.node)),
-            _ => None,
-        };
         let is_answered_late = matches!(about.kind, Kind::Renew | Kind::Extend);
         let carry_out = move |scripts: &Scripts| {
             let reply = match &at {
@@ -165,7 +191,7 @@ impl Transport {
             read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))
         };
         let transport = self.clone();
-        // The first poll sends it, not this call: `Simulated::both` then finds the step beside the request of its twin.
+        // The first poll sends it, as on a connection.
         Box::pin(async move { transport.carry(about, carry_out).await })
     }
 
@@ -189,11 +215,6 @@ impl Transport {
         match self {
             Transport::AtOnce(scripts) => Box::pin(std::future::ready(carry_out(scripts))),
             Transport::Node(way) => way.send(about, carry_out),
-            Transport::Server(steps) => {
-                let (step, answer) = step(on_scripts(carry_out));
-                steps.lock().push(step);
-                answer
-            }
         }
     }
 }

@@ -5,11 +5,7 @@ use std::{fmt, sync::Arc};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::backend::{
-    Failure, Reply,
-    memory::store::Store,
-    simulated::scripts::{Both, Scripts},
-};
+use crate::backend::{Failure, Reply, memory::store::Store, simulated::scripts::Scripts};
 
 /// Carries what clients send. Called while the client runs; must not wait.
 pub trait Network: Send + Sync {
@@ -214,20 +210,6 @@ impl Request {
             about: about.names,
             what: about.what,
             step,
-        }
-    }
-
-    /// The same request on the keys of scripts; this one is its twin's.
-    pub(crate) fn on_keys(self, on_keys: Box<dyn Step>) -> Request {
-        let twin = Some(self.step);
-        let kind = self.kind;
-        Request {
-            step: Box::new(Both {
-                kind,
-                on_keys,
-                twin,
-            }),
-            ..self
         }
     }
 

@@ -1,6 +1,4 @@
 //! Worlds on the real scripts: the requests of a client are calls of scripts, which the simulation runs on keys of its own.
-//!
-//! The same requests are carried out on a memory store, the twin, as long as its answers are the same.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,12 +13,12 @@ use redis::Value;
 use crate::{
     backend::{
         WakeUp,
-        memory::store::{Store, snapshot::Snapshot},
+        memory::store::snapshot::Snapshot,
         simulated::{
             cluster::SlotOwners,
             hint::{Hears, Hint, at_any_node},
             keys::{KeyspaceInspector, ScriptServer},
-            request::{Answer, Kind, Network, NoAnswer, Request, Step},
+            request::Network,
         },
     },
     kind::LockKind,
@@ -34,23 +32,25 @@ struct Listener {
 }
 
 /// The keys of a world, and what the simulation sees of them.
+type MeetsAnother = Arc<dyn Fn() + Send + Sync>;
+
 pub(crate) struct Scripts {
     keys: Arc<Mutex<dyn ScriptServer>>,
     listeners: Mutex<BTreeMap<Arc<str>, Listener>>,
-    network: Arc<dyn Network>,
-    caught: Mutex<Caught>,
     pub(crate) known: Mutex<BTreeSet<LockId>>,
-    clients: Mutex<BTreeSet<Arc<str>>>,
+    /// Those that have ever connected, and what each does when it meets another server in this one's place.
+    clients: Mutex<BTreeMap<Arc<str>, MeetsAnother>>,
     inspector: OnceLock<Box<dyn KeyspaceInspector>>,
     /// The last snapshot, and until when it is true.
     seen: Mutex<Option<(Duration, Snapshot)>>,
     now: Mutex<Duration>,
     numbers: Mutex<BTreeMap<LockId, i64>>,
-    twin: Mutex<Twin>,
     cluster: Option<SlotOwners>,
+    /// Of a majority.
+    has_one_vote: bool,
     /// Primaries whose places others have taken, and that have not heard of it.
     deposed: Mutex<BTreeMap<u8, Deposed>>,
-    /// To each node of the cluster.
+    /// To each node of the cluster, or to the one server.
     ways: Vec<Arc<dyn Network>>,
     /// Ends of subscriptions that are still to be told.
     ends: Mutex<Vec<Hint>>,
@@ -65,39 +65,21 @@ struct Deposed {
     aware: BTreeSet<(Arc<str>, u16)>,
 }
 
-/// The fate of a request of a client on memory.
-#[derive(Default)]
-enum Caught {
-    #[default]
-    Sent,
-    /// It is a twin's, and is kept for the request that it belongs to.
-    Awaited(Option<Request>),
-}
-
-#[derive(Default)]
-struct Twin {
-    /// It has had no such request as the keys, or another answer.
-    is_lost: bool,
-    difference: Option<String>,
-}
-
 impl Scripts {
     pub(crate) fn new(keys: Arc<Mutex<dyn ScriptServer>>, network: Arc<dyn Network>) -> Scripts {
         Scripts {
             keys,
             listeners: Mutex::default(),
-            network,
-            caught: Mutex::default(),
             known: Mutex::default(),
             clients: Mutex::default(),
             inspector: OnceLock::new(),
             seen: Mutex::default(),
             now: Mutex::default(),
             numbers: Mutex::default(),
-            twin: Mutex::default(),
             cluster: None,
+            has_one_vote: false,
             deposed: Mutex::default(),
-            ways: Vec::new(),
+            ways: vec![network],
             ends: Mutex::default(),
         }
     }
@@ -115,6 +97,21 @@ impl Scripts {
             ways,
             ..Scripts::new(keys, network)
         }
+    }
+
+    /// The keys of one of several servers, of which a majority decides.
+    pub(crate) fn of_voter(
+        keys: Arc<Mutex<dyn ScriptServer>>,
+        network: Arc<dyn Network>,
+    ) -> Scripts {
+        Scripts {
+            has_one_vote: true,
+            ..Scripts::new(keys, network)
+        }
+    }
+
+    pub(crate) fn has_one_vote(&self) -> bool {
+        self.has_one_vote
     }
 
     pub(crate) fn cluster(&self) -> Option<&SlotOwners> {
@@ -190,7 +187,7 @@ impl Scripts {
 
     /// Another node has these slots from now on. Each client that listens for names in them hears that this has ended.
     pub(crate) fn move_slots(&self, is_moved: impl Fn(&LockId) -> bool) {
-        *self.seen.lock() = None;
+        self.changed();
         let mut ended = Vec::new();
         for (listener, heard) in self.listeners.lock().iter_mut() {
             for (channel, ids) in &mut heard.ids {
@@ -244,32 +241,30 @@ impl Scripts {
         }
     }
 
-    pub(crate) fn send_on(&self, request: Request) {
-        self.network.send(request);
-    }
-
-    /// The clients that have ever connected.
     pub(crate) fn clients(&self) -> Vec<Arc<str>> {
-        self.clients.lock().iter().cloned().collect()
+        self.clients.lock().keys().cloned().collect()
     }
 
-    pub(crate) fn joins(&self, client: &Arc<str>) {
-        self.clients.lock().insert(Arc::clone(client));
+    pub(crate) fn joins(
+        &self,
+        client: &Arc<str>,
+        meets_another: impl Fn() + Send + Sync + 'static,
+    ) {
+        self.clients
+            .lock()
+            .insert(Arc::clone(client), Arc::new(meets_another));
+    }
+
+    /// The client is connected again, and finds that the server has restarted without its data, or that another has its place.
+    pub(crate) fn tell_restart(&self, client: &str) {
+        let meets_another = self.clients.lock().get(client).cloned();
+        if let Some(meets_another) = meets_another {
+            meets_another();
+        }
     }
 
     pub(crate) fn inspect_with(&self, inspector: impl FnOnce() -> Box<dyn KeyspaceInspector>) {
         self.inspector.get_or_init(inspector);
-    }
-
-    /// The request that a client's twin would send.
-    pub(crate) fn catch<T>(&self, send: impl FnOnce() -> T) -> Option<Request> {
-        *self.caught.lock() = Caught::Awaited(None);
-        // Nothing is awaited: a client on memory sends with its first poll, and `send` polls it.
-        send();
-        match std::mem::take(&mut *self.caught.lock()) {
-            Caught::Awaited(request) => request,
-            Caught::Sent => None,
-        }
     }
 
     pub(crate) fn call(
@@ -278,7 +273,7 @@ impl Scripts {
         keys: &[Vec<u8>],
         args: &[Vec<u8>],
     ) -> Result<Value, String> {
-        *self.seen.lock() = None;
+        self.changed();
         self.peek(script, keys, args)
     }
 
@@ -290,6 +285,11 @@ impl Scripts {
         args: &[Vec<u8>],
     ) -> Result<Value, String> {
         self.keys.lock().call(script, keys, args)
+    }
+
+    /// The last snapshot is not true any more.
+    pub(crate) fn changed(&self) {
+        *self.seen.lock() = None;
     }
 
     pub(crate) fn set_clock(&self, now: Duration) {
@@ -304,7 +304,7 @@ impl Scripts {
         channels: &[String],
         hears: &Arc<dyn Hears>,
     ) {
-        *self.seen.lock() = None;
+        self.changed();
         let mut listeners = self.listeners.lock();
         let listener = listeners
             .entry(Arc::clone(client))
@@ -324,7 +324,7 @@ impl Scripts {
     }
 
     pub(crate) fn unsubscribe(&self, client: &str, id: &LockId, channels: &[String]) {
-        *self.seen.lock() = None;
+        self.changed();
         let mut listeners = self.listeners.lock();
         let Some(listener) = listeners.get_mut(client) else {
             return;
@@ -341,8 +341,18 @@ impl Scripts {
         }
     }
 
+    /// A client closes this connection, and no later one.
+    pub(crate) fn leaves(&self, client: &str, hears: &Arc<dyn Hears>) {
+        let listeners = self.listeners.lock();
+        let is_its = (listeners.get(client)).is_some_and(|it| Arc::ptr_eq(&it.hears, hears));
+        drop(listeners);
+        if is_its {
+            self.disconnect(client);
+        }
+    }
+
     pub(crate) fn disconnect(&self, client: &str) {
-        *self.seen.lock() = None;
+        self.changed();
         self.keys.lock().disconnect(client);
         if let Some(listener) = self.listeners.lock().remove(client) {
             listener.hears.cut();
@@ -441,7 +451,7 @@ impl Scripts {
     }
 
     pub(crate) fn forget(&self) {
-        *self.seen.lock() = None;
+        self.changed();
         self.keys.lock().forget();
         let numbers = self.numbers.lock().clone();
         for (id, number) in numbers {
@@ -453,113 +463,10 @@ impl Scripts {
     pub(crate) fn inspector(&self) -> Option<&dyn KeyspaceInspector> {
         self.inspector.get().map(|inspector| &**inspector)
     }
-
-    /// The twin has not had what the keys have had.
-    pub(crate) fn lose_twin(&self) {
-        self.twin.lock().is_lost = true;
-    }
-
-    /// The first answer of the twin that was another one.
-    pub(crate) fn difference(&self) -> Option<String> {
-        self.twin.lock().difference.take()
-    }
-
-    fn knows_of(&self, kind: LockKind) -> bool {
-        self.known.lock().iter().any(|id| id.kind == kind)
-    }
-
-    /// The part of an answer that the scripts and the twin must share. The words of an error differ; so do the owner fields of permits. How
-    /// many others listen depends on whether the own subscription, which is under way, is counted. A lease in its last millisecond has
-    /// nothing left to extend. Of a read-write lock a reader that leaves lets the hash last a second longer than the others.
-    fn comparable(&self, kind: Kind, answer: &str) -> String {
-        match kind {
-            // Tokens begin with the server's clock.
-            Kind::Acquire if self.knows_of(LockKind::FencedMutex) => {
-                answer.split("tokens").take(1).collect()
-            }
-            Kind::Acquire if self.knows_of(LockKind::RwLock) && answer.starts_with("Ok(Held") => {
-                "Held".to_owned()
-            }
-            _ if answer.starts_with("Err(") => "Err".to_owned(),
-            Kind::ForceUnlock => format!("{} owners", answer.matches('"').count() / 2),
-            Kind::Release => match answer.split_once("others: ") {
-                Some((freed, _)) => freed.to_owned(),
-                None => answer.to_owned(),
-            },
-            Kind::Extend => answer.replace("Some(0ns)", "None"),
-            _ => answer.to_owned(),
-        }
-    }
-
-    fn compare(&self, kind: Kind, answer: &Answer, twin: &Answer) {
-        let (here, there) = (format!("{:?}", answer.text), format!("{:?}", twin.text));
-        if here != there && self.comparable(kind, &here) != self.comparable(kind, &there) {
-            let mut twin = self.twin.lock();
-            twin.is_lost = true;
-            // Who hears depends on subscriptions that are under way. The dead of a fair mutex are told by other times.
-            let passes_on = |text: &str| {
-                let answers = ["Freed", "Granted", "Kept"];
-                kind == Kind::Release && answers.iter().any(|answer| text.contains(answer))
-            };
-            // A client that waits gives a free read-write lock to the first that hears.
-            let is_open = self.knows_of(LockKind::FairMutex)
-                || self.knows_of(LockKind::RwLock) && kind == Kind::Acquire;
-            if passes_on(&here) && passes_on(&there) || is_open {
-                return;
-            }
-            twin.difference = Some(format!("{kind:?}: {here}, and in memory {there}"));
-        } else if matches!(kind, Kind::Downgrade | Kind::ForceUnlock) {
-            self.twin.lock().is_lost = true; // whom it passes the lock on to is not in the answer
-        }
-    }
-}
-
-impl Network for Scripts {
-    fn send(&self, request: Request) {
-        let mut caught = self.caught.lock();
-        if let Caught::Awaited(caught) = &mut *caught {
-            *caught = Some(request);
-        } else {
-            drop(caught);
-            self.network.send(request);
-        }
-    }
 }
 
 impl fmt::Debug for Scripts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scripts").finish_non_exhaustive()
-    }
-}
-
-/// A request on the keys, and the same on the twin.
-pub(crate) struct Both {
-    pub(crate) kind: Kind,
-    pub(crate) on_keys: Box<dyn Step>,
-    pub(crate) twin: Option<Box<dyn Step>>,
-}
-
-impl Step for Both {
-    fn execute(&self, store: &mut Store, scripts: Option<&Scripts>) -> Answer {
-        let answer = self.on_keys.execute(store, scripts);
-        if let (Some(twin), Some(scripts)) = (&self.twin, scripts)
-            && !scripts.twin.lock().is_lost
-        {
-            let other = twin.execute(store, None);
-            // A server answers an inspection in more words.
-            if self.kind != Kind::Inspect {
-                scripts.compare(self.kind, &answer, &other);
-            }
-        }
-        answer
-    }
-
-    fn fail(&self, how: NoAnswer) {
-        // No caller waits for the twin: its reply was dropped once its request was caught (`Simulated::both`).
-        self.on_keys.fail(how);
-    }
-
-    fn is_awaited(&self) -> bool {
-        self.on_keys.is_awaited()
     }
 }

@@ -59,42 +59,25 @@ impl MemoryServer {
         self.0.scripts.as_ref()
     }
 
-    /// The first answer of the scripts that the memory store would not have given.
-    #[doc(hidden)]
-    pub fn difference(&self) -> Option<String> {
-        self.scripts().and_then(|scripts| scripts.difference())
-    }
-
-    /// Ends the comparison with the memory store, which has no like of what follows.
-    #[doc(hidden)]
-    pub fn lose_twin(&self) {
-        if let Some(scripts) = self.scripts() {
-            scripts.lose_twin();
-        }
-    }
-
     pub(crate) fn carry_out_simulated<T>(
         &self,
         step: impl FnOnce(&mut Store) -> T,
     ) -> (T, Vec<Hint>) {
         let mut store = self.0.store.lock();
         let done = step(&mut store);
-        // Taken also where scripts have messages of their own: those of the twin would else pile up.
-        let hints = store.take_hints();
-        let hints = self.scripts().map_or(hints, |scripts| scripts.take_hints());
+        let hints = match self.scripts() {
+            None => store.take_hints(),
+            Some(scripts) => scripts.take_hints(),
+        };
         (done, hints)
     }
 
     /// The server's clock shows `now` from here on.
     #[doc(hidden)]
     pub fn set_clock(&self, now: Duration) {
-        let mut store = self.0.store.lock();
         match self.scripts() {
-            None => store.set_clock(now),
-            Some(scripts) => {
-                scripts.set_clock(now);
-                store.set_clock_of_twin(now);
-            }
+            None => self.0.store.lock().set_clock(now),
+            Some(scripts) => scripts.set_clock(now),
         }
     }
 
@@ -123,11 +106,10 @@ impl MemoryServer {
     pub fn set_permits(&self, kind: LockKind, name: &str, permits: i64) {
         if let Ok(name) = Name::new(name) {
             let id = LockId::new(kind, name);
-            if let Some(scripts) = self.scripts() {
-                scripts.set_number(&id, permits);
+            match self.scripts() {
+                None => drop(self.0.store.lock().permits.insert(id, permits)),
+                Some(scripts) => scripts.set_number(&id, permits),
             }
-            // The twin is changed as well: its answers would differ from here on (`Scripts::compare`).
-            self.0.store.lock().permits.insert(id, permits);
         }
     }
 
@@ -136,16 +118,9 @@ impl MemoryServer {
     pub fn visit(&self, name: &str, lease: Option<Duration>) -> bool {
         let kind = LockKind::PlainMutex;
         let id = Name::new(name).map(|name| LockId::new(kind, name));
-        id.is_ok_and(|id| {
-            let Some(scripts) = self.scripts() else {
-                return self.0.store.lock().visit(&id, lease);
-            };
-            let ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
-            // In whole milliseconds, so that both stores end the visit at the same moment.
-            let lease = ms.map(|ms| Duration::from_millis(ms.max(1)));
-            // Both have the visitor, or the answers of the twin would differ from here on.
-            self.0.store.lock().visit(&id, lease);
-            scripts.visit(&id, lease)
+        id.is_ok_and(|id| match self.scripts() {
+            None => self.0.store.lock().visit(&id, lease),
+            Some(scripts) => scripts.visit(&id, lease),
         })
     }
 
@@ -164,10 +139,12 @@ impl MemoryServer {
     pub fn open(&self, name: &str) -> Vec<Hint> {
         let id = number_at(LockKind::Latch, name);
         let open = |id| {
-            if let Some(inspector) = self.scripts().and_then(|scripts| scripts.inspector()) {
-                inspector.open(&id);
-            }
-            self.carry_out_simulated(|store| store.open(&id)).1
+            let inspector = self.scripts().and_then(|scripts| scripts.inspector());
+            let open = |store: &mut Store| match inspector {
+                None => store.open(&id),
+                Some(inspector) => inspector.open(&id),
+            };
+            self.carry_out_simulated(open).1
         };
         id.map_or_else(Vec::new, open)
     }
@@ -177,11 +154,12 @@ impl MemoryServer {
     pub fn give_back(&self, held: &Held) -> Vec<Hint> {
         let id = number_at(LockKind::Semaphore, &held.name);
         let give_back = |id| {
-            if let Some(inspector) = self.scripts().and_then(|scripts| scripts.inspector()) {
-                inspector.give_back(&id, held);
-            }
-            self.carry_out_simulated(|store| store.give_back(&id, held))
-                .1
+            let inspector = self.scripts().and_then(|scripts| scripts.inspector());
+            let give_back = |store: &mut Store| match inspector {
+                None => store.give_back(&id, held),
+                Some(inspector) => inspector.give_back(&id, held),
+            };
+            self.carry_out_simulated(give_back).1
         };
         id.map_or_else(Vec::new, give_back)
     }
@@ -265,27 +243,38 @@ impl MemoryServer {
         Some((scripts, scripts.cluster()?))
     }
 
+    /// The keys were changed, and by no request.
+    #[doc(hidden)]
+    pub fn keys_changed(&self) {
+        if let Some(scripts) = self.scripts() {
+            scripts.changed();
+        }
+    }
+
     /// The client's connection for wake-ups is gone.
     #[doc(hidden)]
     pub fn disconnect(&self, client: &str) {
-        if let Some(scripts) = self.scripts() {
-            scripts.disconnect(client);
+        match self.scripts() {
+            None => self.0.store.lock().disconnect(client),
+            Some(scripts) => scripts.disconnect(client),
         }
-        self.0.store.lock().disconnect(client);
     }
 
     /// It restarts without its data.
     #[doc(hidden)]
     pub fn forget(&self) {
-        if let Some(scripts) = self.scripts() {
-            scripts.forget();
+        match self.scripts() {
+            None => self.0.store.lock().forget_but_semaphores(),
+            Some(scripts) => scripts.forget(),
         }
-        self.0.store.lock().forget_but_semaphores();
     }
 
     /// The client is connected to it again, and finds that it has restarted without its data.
     #[doc(hidden)]
     pub fn tell_restart(&self, client: &str) {
+        if let Some(scripts) = self.scripts() {
+            return scripts.tell_restart(client);
+        }
         // Told without the lock of the store: a sink calls the engine, which may ask this server at once.
         let clients = self.0.store.lock().clients();
         if let Some(client) = clients.iter().find(|its| &*its.client == client) {
@@ -296,8 +285,8 @@ impl MemoryServer {
     /// The wake-ups of a client that listens again after a gap.
     #[doc(hidden)]
     pub fn after_gap(&self, client: &str) -> Vec<Hint> {
-        match self.cluster() {
-            Some((scripts, _)) => scripts.after_gap(client),
+        match self.scripts() {
+            Some(scripts) => scripts.after_gap(client),
             None => self.0.store.lock().after_gap(client),
         }
     }

@@ -43,25 +43,6 @@ pub struct Snapshot {
 }
 
 impl Store {
-    /// The store does beside the scripts what they do. A server counts milliseconds, and a key is there in its last one.
-    pub(crate) fn set_clock_of_twin(&mut self, now: Duration) {
-        let micros = Duration::from_micros(u64::from(now.subsec_micros() % 1_000));
-        let now = Duration::from_millis(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
-        self.set_clock(now.saturating_sub(Duration::from_nanos(1)));
-        // Permits are no keys: each tells its end.
-        for (_, held) in self
-            .held
-            .iter_mut()
-            .filter(|(id, _)| id.kind == LockKind::LeasedSemaphore)
-        {
-            held.retain(|held| held.ends > now);
-        }
-        self.held.retain(|_, held| !held.is_empty());
-        self.clock = now;
-        // Tokens count microseconds, which the clock of the leases has lost here.
-        self.fences.epoch = micros;
-    }
-
     pub(crate) fn snapshot(&self) -> Snapshot {
         let entries = || {
             self.queues.iter().flat_map(|(id, waiting)| {

@@ -149,6 +149,15 @@ impl Subscriptions {
 struct NotSubscribed(Duration);
 
 #[cfg(feature = "sim")]
+impl Drop for Subscriptions {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.simulated {
+            connection.ends();
+        }
+    }
+}
+
+#[cfg(feature = "sim")]
 impl Subscriptions {
     pub(super) fn simulated(
         transport: &super::transport::Transport,

@@ -66,9 +66,8 @@ impl SimulatedConnection {
         counted: &Arc<ChannelListeners>,
     ) -> SimulatedConnection {
         let listener = match transport {
-            // A client has a connection of its own at each node, which counts and ends as a listener there.
-            Transport::Node(way) => format!("{client}@{}", way.node).into(),
-            _ => Arc::clone(client),
+            Transport::Node(way) => way.listener(),
+            Transport::AtOnce(_) => Arc::clone(client),
         };
         SimulatedConnection {
             transport: transport.clone(),
@@ -79,6 +78,13 @@ impl SimulatedConnection {
                 elsewhere,
                 counted: Arc::clone(counted),
             }),
+        }
+    }
+
+    /// It is gone.
+    pub(super) fn ends(&self) {
+        if let Transport::Node(way) = &self.transport {
+            way.leaves(&(Arc::clone(&self.hears) as Arc<dyn Hears>));
         }
     }
 
@@ -95,7 +101,7 @@ impl SimulatedConnection {
     fn refusal(&self, scripts: &Scripts, id: &LockId) -> Option<String> {
         match &self.transport {
             Transport::Node(way) => scripts.refusal(way.node, slot(id.name.wire()), false),
-            _ => None,
+            Transport::AtOnce(_) => None,
         }
     }
 
