@@ -242,44 +242,7 @@ impl Config {
             config.may_duplicate = true;
             config.faults.double = config.faults.double.max(0.3);
         }
-        let mut r = Rng::with_seed(mix(seed, 0x0051_4E05));
-        config.kind = match r.u32(0..10) {
-            0..=3 => LockKind::Mutex,
-            4..=5 => LockKind::FencedMutex,
-            6..=7 => LockKind::RwLock,
-            _ => LockKind::LeasedSemaphore,
-        };
-        config.permits = r.u32(1..=4);
-        if config.kind == LockKind::Mutex {
-            // Of their own randomness as well.
-            config.kind = match Rng::with_seed(mix(seed, 0x0050_1A14)).u32(0..12) {
-                0 => LockKind::PlainMutex,
-                1..=2 => LockKind::SpinMutex,
-                _ => LockKind::Mutex,
-            };
-        }
-        if config.kind == LockKind::LeasedSemaphore {
-            config.kind = match Rng::with_seed(mix(seed, 0x0C00_7ED0)).u32(0..10) {
-                0..=3 => LockKind::Semaphore,
-                4..=5 => LockKind::Latch,
-                _ => LockKind::LeasedSemaphore,
-            };
-        }
-        if config.kind == LockKind::Semaphore {
-            // A permit that a copy takes when its tombstone is over never comes back.
-            config.faults.old = 0.0;
-        }
-        // Of their own randomness as well.
-        let mut several = Rng::with_seed(mix(seed, 0x0031_7A71));
-        let has_parts = !matches!(config.kind, LockKind::Semaphore | LockKind::Latch);
-        if has_parts && several.f64() < 0.15 {
-            config.several = pick_f(&mut several, &[0.3, 0.7, 1.0]);
-            config.names = several.u8(2..=3);
-        }
-        // Of their own randomness, of whatever kind they were.
-        if Rng::with_seed(mix(seed, 0x00FA_1200)).u32(0..8) == 0 {
-            config.kind = LockKind::FairMutex;
-        }
+        config.draw_a_kind();
         // Else no answer is ever in time.
         config.operation_timeout = config.operation_timeout.max(config.latency * 8);
         config.chaos = (config.lease * r.u64(4..20)).clamp(2 * SECOND, 120 * SECOND);
@@ -294,6 +257,47 @@ impl Config {
             config.with_a_replica();
         }
         config
+    }
+
+    fn draw_a_kind(&mut self) {
+        let mut r = Rng::with_seed(mix(self.seed, 0x0051_4E05));
+        self.kind = match r.u32(0..10) {
+            0..=3 => LockKind::Mutex,
+            4..=5 => LockKind::FencedMutex,
+            6..=7 => LockKind::RwLock,
+            _ => LockKind::LeasedSemaphore,
+        };
+        self.permits = r.u32(1..=4);
+        if self.kind == LockKind::Mutex {
+            // Of their own randomness as well.
+            self.kind = match Rng::with_seed(mix(self.seed, 0x0050_1A14)).u32(0..12) {
+                0 => LockKind::PlainMutex,
+                1..=2 => LockKind::SpinMutex,
+                _ => LockKind::Mutex,
+            };
+        }
+        if self.kind == LockKind::LeasedSemaphore {
+            self.kind = match Rng::with_seed(mix(self.seed, 0x0C00_7ED0)).u32(0..10) {
+                0..=3 => LockKind::Semaphore,
+                4..=5 => LockKind::Latch,
+                _ => LockKind::LeasedSemaphore,
+            };
+        }
+        if self.kind == LockKind::Semaphore {
+            // A permit that a copy takes when its tombstone is over never comes back.
+            self.faults.old = 0.0;
+        }
+        // Of their own randomness as well.
+        let mut several = Rng::with_seed(mix(self.seed, 0x0031_7A71));
+        let has_parts = !matches!(self.kind, LockKind::Semaphore | LockKind::Latch);
+        if has_parts && several.f64() < 0.15 {
+            self.several = pick_f(&mut several, &[0.3, 0.7, 1.0]);
+            self.names = several.u8(2..=3);
+        }
+        // Of their own randomness, of whatever kind they were.
+        if Rng::with_seed(mix(self.seed, 0x00FA_1200)).u32(0..8) == 0 {
+            self.kind = LockKind::FairMutex;
+        }
     }
 
     /// Takes away what a quorum has not, and adds what it has more of.

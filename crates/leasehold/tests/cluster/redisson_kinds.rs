@@ -351,7 +351,7 @@ async fn beside_a_redisson_that_listens_at_replicas_each_side_has_a_quarter_of_t
             let what = format!("{flavor}, {kind}");
             let (lock, java) = (both.lock(row), &mut java);
             unless_late_async(&what, AIM, async || {
-                let mut told = String::new();
+                let mut told = Vec::new();
                 // Three times, and longer: a machine that stalls gives a side less.
                 for longer in 1..=3 {
                     let time = longer * few_or(500, 3000);
@@ -359,9 +359,9 @@ async fn beside_a_redisson_that_listens_at_replicas_each_side_has_a_quarter_of_t
                     if 4 * ours.min(theirs) >= ours + theirs {
                         return Ok(());
                     }
-                    told += &format!(" ours {ours}, theirs {theirs};");
+                    told.push(format!("ours {ours}, theirs {theirs}"));
                 }
-                Err(told)
+                Err(told.join("; "))
             })
             .await;
             both.forget().await;
