@@ -139,8 +139,8 @@ const FUNCTION_MOST: usize = 80;
 const HOMES: [(&str, usize, &str); 3] = [
     (
         "impl LockSteps for ",
-        5,
-        "one more backend: one server, a cluster, a majority, memory, and the simulation are all",
+        4,
+        "one more backend: one server, a cluster, a majority and memory are all",
     ),
     (
         "struct Backoff",
