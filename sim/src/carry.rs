@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::{
     config::{MS, SECOND},
     dice::Point,
-    invariants::{latch, permits, release, s2},
+    invariants::{answer, latch, permits, release, s2},
     keys::Trouble,
     process::{Lane, Life, Process},
     shared::{LETTERS, NAMES, number_of},
@@ -320,6 +320,7 @@ impl World {
             self.watch.brings_back(asked, &before);
         }
         release::came_late(self, asked, stray);
+        answer::executed(self, asked, &format!("{:?}", answer.text));
         latch::executed(self, asked, count);
         permits::executed(self, asked, free);
         s2::check(self, asked, before);

@@ -1,6 +1,6 @@
-//! **Latches.** A wait ends only when the count was zero meanwhile (`sim/src/latch.rs` looks at that); each request counts once,
-//! however often it is carried out; and when faults have ended, a waiter goes on soon after zero, or after a poll interval if
-//! the message of it was lost.
+//! **Latches.** A wait ends only when the count was zero meanwhile (`sim/src/latch.rs` looks at that); each request counts once, however
+//! often it is carried out; a count is not set where there is one; and when faults have ended, a waiter goes on
+//! soon after zero, or after a poll interval if the message of it was lost.
 
 use leasehold::{LockKind, sim::Kind};
 
@@ -36,6 +36,11 @@ pub fn executed(world: &mut World, asked: &Asked, before: Option<i64>) {
     let after = world
         .server()
         .number(LockKind::Latch, NAMES[usize::from(name)]);
+    // Only a count that is not there is set.
+    if before > 0 && after > before && world.watch.asks("latch") {
+        let what = format!("a request takes a count from {before} to {after}");
+        world.shared.lock().breach("latch", "set again", what);
+    }
     if before == after || world.watch.outlived.contains(&id) {
         return;
     }
