@@ -1,5 +1,5 @@
-//! **Answer** What says that a hold is there is true when it is written: a grant, a count, an extension, a renewal. And no count of a
-//! latch is said to be below zero.
+//! **Answer** An answer that says that a hold is there (a grant, a count, an extension, a renewal) is true when it is written. No answer
+//! says that the count of a latch is below zero.
 
 use leasehold::{LockKind, sim::Kind};
 

@@ -108,7 +108,8 @@ impl NodeWay {
         #[derive(Debug, thiserror::Error)]
         #[error("the node says nothing")]
         struct Silent;
-        // The table of a cluster is asked for there too, which ends it. No request of another client would: it waits until the trouble is over.
+        // A client of a cluster asks a silent node for its table, and the answer ends the silence. A client of one server waits until the
+        // trouble is over: it would send nothing whose answer could end it.
         let is_silent = self.scripts.cluster().is_some() && self.is_silent.load(Ordering::Relaxed);
         let is_down = self.network.is_cut(&self.client) || is_silent;
         is_down.then(|| Arc::new(Silent) as Cause)
