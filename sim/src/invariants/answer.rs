@@ -1,5 +1,6 @@
 //! **Answer** An answer that says that a hold is there (a grant, a count, an extension, a renewal) is true when it is written. No answer
-//! says that the count of a latch is below zero.
+//! says that the count of a latch is below zero. A lease id that is given up, or holds, stands in no
+//! queue.
 
 use leasehold::{LockKind, sim::Kind};
 
@@ -30,6 +31,7 @@ pub fn executed(world: &mut World, asked: &Asked, answer: &str) {
         let mut shared = world.shared.lock();
         shared.breach("answer", "below zero", what);
     }
+    waits_no_more(world, asked, answer);
     let holds_nothing = [LockKind::Semaphore, LockKind::Latch];
     // A primary of a cluster that was replaced answers from keys that are no more: B1 looks at what is believed of that.
     if world.config.nodes > 0
@@ -52,6 +54,28 @@ pub fn executed(world: &mut World, asked: &Asked, answer: &str) {
             NAMES[usize::from(*name)]
         );
         let kind = format!("{:?} of nothing", asked.kind);
+        world.shared.lock().breach("answer", kind, what);
+    }
+}
+
+fn waits_no_more(world: &mut World, asked: &Asked, answer: &str) {
+    let kind = match asked.kind {
+        Kind::Release if answer.starts_with("Ok(") => "given up and queued",
+        Kind::Acquire if answer.starts_with("Ok(Granted") => "held and queued",
+        _ => return,
+    };
+    if !world.watch.asks("answer") {
+        return;
+    }
+    let letter = LETTERS[usize::from(asked.client)];
+    let server = &world.servers[world.of_lane(asked.server)];
+    let queued = server.snapshot().queued;
+    let stays = queued.iter().find(|(name, client, lease)| {
+        let mut about = asked.about.iter();
+        **client == *letter && about.any(|it| *NAMES[usize::from(it.0)] == **name && it.1 == *lease)
+    });
+    if let Some((name, _, lease)) = stays {
+        let what = format!("#{lease} of {letter} is {kind} for {name}: {answer}");
         world.shared.lock().breach("answer", kind, what);
     }
 }
