@@ -179,7 +179,7 @@ async fn a_late_renewal_does_not_extend_the_successor() {
             let guard = a.mutex("name").lease(renewed).lock().await.unwrap();
             tokio::time::sleep(Duration::from_micros(8_000 + 50 * round)).await;
             drop(guard);
-            let fixed = b.mutex("name").fixed_lease(Duration::from_millis(200));
+            let fixed = b.mutex("name").fixed_lease(Duration::from_secs(10));
             let fixed = fixed.lock().await.unwrap();
             let before = int(&server, &["PEXPIRETIME", "name"]);
             wait_until_idle(&a).await;
