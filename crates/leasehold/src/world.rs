@@ -1,4 +1,4 @@
-//! The world of a simulation, in place of the real one: a client's clock and uuid, the lease ids, and the timers' times.
+//! The world of a simulation, in place of the real one: a client's clock and uuid, the lease ids, the owners, and the timers' times.
 //!
 //! Outside a simulation ([`enter`] was not called on this thread) nothing here does anything.
 
@@ -46,6 +46,7 @@ pub struct ClientIdentity {
 thread_local! {
     static IDENTITY: RefCell<Option<ClientIdentity>> = const { RefCell::new(None) };
     static LEASES: Cell<Option<u64>> = const { Cell::new(None) };
+    static OWNERS: Cell<Option<u64>> = const { Cell::new(None) };
     static TIMERS: RefCell<Vec<Instant>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -62,9 +63,10 @@ pub fn take_timers(mut each: impl FnMut(Instant)) {
     TIMERS.with_borrow_mut(|timers| timers.drain(..).for_each(&mut each));
 }
 
-/// A simulation begins on this thread: lease ids count on from this one.
+/// A simulation begins on this thread: lease ids count on from this one, owners from 1.
 pub fn enter(before: u64) {
     LEASES.set(Some(before));
+    OWNERS.set(Some(0));
 }
 
 /// A client that connects to a simulated server from here on is this one.
@@ -81,7 +83,15 @@ pub(crate) fn clock() -> Option<SimClock> {
 }
 
 pub(crate) fn next_lease() -> Option<u64> {
-    let next = LEASES.get()? + 1;
-    LEASES.set(Some(next));
+    LEASES.with(next)
+}
+
+pub(crate) fn next_owner() -> Option<u64> {
+    OWNERS.with(next)
+}
+
+fn next(numbers: &Cell<Option<u64>>) -> Option<u64> {
+    let next = numbers.get()? + 1;
+    numbers.set(Some(next));
     Some(next)
 }
