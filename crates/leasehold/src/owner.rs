@@ -149,11 +149,9 @@ impl Owner {
     #[allow(clippy::new_without_default, reason = "a default is no identity")]
     pub fn new() -> Owner {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "sim")]
-        let simulated = crate::world::next_owner();
-        #[cfg(not(feature = "sim"))]
-        let simulated = None;
-        let number = simulated.unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
+        let number = crate::world::next_owner().unwrap_or(number);
         Owner(OwnerId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MAX)))
     }
 
