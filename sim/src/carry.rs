@@ -283,7 +283,7 @@ impl World {
         let free = permits::before(self, asked);
         self.trouble(asked, true);
         let at = self.of_lane(asked.server);
-        let (answer, hints) = asked.request.lock().execute(&self.servers[at].memory);
+        let (answer, hints) = asked.request.lock().execute(&self.servers[at].keys);
         self.trouble(asked, false);
         let mut seen = mem::take(&mut self.seen);
         seen.transition(self, asked, &answer);
@@ -355,11 +355,11 @@ impl World {
         }
     }
 
-    /// Draws what the server refuses while it carries this request out. The memory store knows no such trouble.
+    /// Draws what the server refuses while it carries this request out.
     fn trouble(&mut self, asked: &Asked, begins: bool) {
-        let Some(keys) = self.keys.clone().filter(|_| self.config.trouble) else {
+        if !self.config.trouble {
             return;
-        };
+        }
         let chance = begins
             .then(|| self.chance(Point::Double, asked.client, 0.05))
             .flatten();
@@ -377,7 +377,7 @@ impl World {
                 format!("the server: {trouble:?}")
             });
         }
-        keys.lock().set_trouble(trouble);
+        self.keys.lock().set_trouble(trouble);
     }
 
     /// A copy may be carried out at any time: of a request without an answer, and of any request in a world that says so.
@@ -404,7 +404,7 @@ impl World {
         }
     }
 
-    fn reply(&mut self, asked: &Arc<Asked>, answer: leasehold::sim::Answer) {
+    pub fn reply(&mut self, asked: &Arc<Asked>, answer: leasehold::sim::Answer) {
         let client = asked.client;
         let now = self.now;
         {
@@ -486,6 +486,11 @@ impl World {
                 .retain(|(who, at, (about, _)), _| (*who, *at, *about) != (client, server, name));
         }
         self.watch.woken(client, &hint, self.now);
+        self.hear(client, server, hint);
+    }
+
+    /// The client reads it.
+    pub fn hear(&mut self, client: u8, server: u8, hint: Hint) {
         let process = &self.processes[usize::from(client)];
         let inside = process.runtime.enter();
         fastrand::seed(crate::dice::mix(self.config.seed, self.now));
@@ -520,5 +525,6 @@ fn label(kind: Kind) -> &'static str {
         Kind::Write | Kind::Read => "sent: data under a fence",
         Kind::Downgrade => "sent: downgrade",
         Kind::Table => "sent: slots",
+        Kind::Confirm => "sent: confirm",
     }
 }

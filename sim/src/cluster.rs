@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use leasehold::sim::{Held, Snapshot};
+use leasehold::sim::{Held, Kind, Snapshot};
 
 use crate::{
     config::{MS, SECOND},
     dice::{Point, mix},
     invariants::nanos,
+    process::Life,
     shared::{LETTERS, NAMES, number_of, span},
+    wire::{Freight, Message},
     world::{Event, World},
 };
 
@@ -22,6 +24,11 @@ impl World {
             let time = r.u64(0..config.chaos);
             if config.nodes == 0 {
                 self.at(time, Event::Succeeded);
+                if config.durable {
+                    let lags = r.u64(0..config.chaos);
+                    self.at(lags, Event::Lags(true));
+                    self.at(lags + config.span(&mut r), Event::Lags(false));
+                }
                 continue;
             }
             let node = r.u8(0..config.nodes);
@@ -191,25 +198,136 @@ impl World {
         self.note(0, "fault: server replaced", || {
             "a replica takes the place of the server".to_owned()
         });
+        self.server().depose(0, 0);
         for name in 0..self.config.names {
             self.rewind(NAMES[usize::from(name)], lag);
         }
         self.compare(&before);
         for client in 0..self.config.clients {
+            self.leave_before(client);
             self.meets_another(client, 0);
+        }
+        // No connection carries a copy to another server. Something between that sends twice may.
+        if !self.config.may_duplicate {
+            self.messages
+                .retain(|_, it| !matches!(it.freight, Freight::Request { stray: true, .. }));
         }
     }
 
-    fn rewind(&mut self, called: &str, lag: u64) {
-        let Some(keys) = self.keys.as_ref().filter(|_| lag > 0) else {
+    /// What is written is acknowledged by the replica, or not.
+    pub fn replica_lags(&mut self, lags: bool) {
+        if self.healed_at.is_some() && lags {
+            return;
+        }
+        self.keys.lock().lag(lags);
+        self.note(0, "fault: replica lags", || {
+            let how = if lags { "lags" } else { "has all again" };
+            format!("the replica {how}")
+        });
+    }
+
+    /// Some requests of a client lie at the server whose place another takes, and are answered there.
+    fn leave_before(&mut self, client: u8) {
+        if self.processes[usize::from(client)].life == Life::Unborn {
+            return;
+        }
+        let Some(mut r) = self.chance(Point::Cut, client, 0.5) else {
             return;
         };
+        let lies_there = |message: &Message| {
+            let is_there = matches!(&message.freight, Freight::Request { stray: false, request }
+                if matches!(request.kind, Kind::Acquire | Kind::Renew | Kind::Confirm | Kind::Extend | Kind::Count | Kind::Downgrade | Kind::Release));
+            is_there && message.client == client
+        };
+        let lying = self.messages.iter().filter(|(_, it)| lies_there(it));
+        let lying: Vec<u64> = lying.map(|(id, _)| *id).collect();
+        for id in lying {
+            let message = self.messages.remove(&id).map(|message| message.freight);
+            if let Some(Freight::Request { request, .. }) = message {
+                let late = self.config.span(&mut r);
+                self.at(self.now + late, Event::Before(request.number));
+                self.left_before.insert(request.number, request);
+            }
+        }
+        let is_unread = |message: &Message| {
+            let is_grant =
+                matches!(&message.freight, Freight::Hint { hint, .. } if hint.granted.is_some());
+            is_grant && message.client == client
+        };
+        let unread = self.messages.iter().filter(|(_, it)| is_unread(it));
+        let unread: Vec<u64> = unread.map(|(id, _)| *id).collect();
+        for id in unread {
+            let message = self.messages.remove(&id).map(|message| message.freight);
+            if let Some(Freight::Hint { hint, server }) = message {
+                let late = self.config.span(&mut r);
+                self.at(self.now + late, Event::GrantBefore(id));
+                self.unread_before.insert(id, (client, server, hint));
+            }
+        }
+    }
+
+    /// A client that knows of the next server reads what the server of before has told it.
+    pub fn granted_before(&mut self, number: u64) {
+        let Some((client, server, _)) = self.unread_before.get(&number) else {
+            return;
+        };
+        let (client, server) = (*client, *server);
+        let process = &mut self.processes[usize::from(client)];
+        // As in `answered_before`.
+        if process.life == Life::Frozen || process.lane(0, false).meets_another {
+            return self.at(self.now + SECOND / 4, Event::GrantBefore(number));
+        }
+        let is_dead = process.life == Life::Dead;
+        if let Some((_, _, hint)) = self.unread_before.remove(&number)
+            && !is_dead
+        {
+            self.note(client, "seen: granted by message before", || {
+                let letter = LETTERS[usize::from(client)];
+                format!("client {letter} reads a grant of the server before")
+            });
+            self.hear(client, server, hint);
+        }
+    }
+
+    /// The server whose place another has taken goes on, and answers.
+    pub fn answered_before(&mut self, number: u64) {
+        let Some(asked) = self.left_before.get(&number).cloned() else {
+            return;
+        };
+        let process = &mut self.processes[usize::from(asked.client)];
+        if process.life == Life::Dead || !asked.request.lock().is_awaited() {
+            self.left_before.remove(&number);
+            return;
+        }
+        // A client that knows of no successor believes what it is told, as the docs say: that is no breach, and not played.
+        if process.life == Life::Frozen || process.lane(0, false).meets_another {
+            // A frozen client may be so for long, and a world ends after so many events.
+            return self.at(self.now + SECOND / 4, Event::Before(number));
+        }
+        self.left_before.remove(&number);
+        if asked.kind == Kind::Release {
+            // The client gives it back once more where the successor may have it, and says meanwhile what it was told.
+            let ids = asked.about.iter().map(|(_, lease)| (asked.client, *lease));
+            self.watch.outlived.extend(ids.clone());
+            self.watch.rewound.extend(ids);
+        }
+        let answer = asked.request.lock().execute_before(self.server());
+        self.note(asked.client, "seen: answered by the server before", || {
+            format!("the server before answers [{number}]: {:?}", answer.text)
+        });
+        self.reply(&asked, answer);
+    }
+
+    fn rewind(&mut self, called: &str, lag: u64) {
+        if lag == 0 {
+            return;
+        }
         let tag = format!("{{{called}}}");
         let is_of = |key: &[u8]| {
             key == called.as_bytes() || key.windows(tag.len()).any(|part| part == tag.as_bytes())
         };
         let to = Duration::from_nanos(self.now.saturating_sub(lag));
-        keys.lock().rewind(to, is_of);
+        self.keys.lock().rewind(to, is_of);
         self.server().keys_changed();
         self.note(0, "fault: replica lagged", || {
             format!(
@@ -230,7 +348,10 @@ impl World {
                 .find(|it| it.name == held.name && id(it) == id(held));
             let is_same = now.is_some_and(|now| (now.ends, now.holds) == (held.ends, held.holds));
             if !is_same {
-                self.watch.forgive(held);
+                // What was acknowledged is not lost with the server.
+                if !self.config.durable {
+                    self.watch.forgive(held);
+                }
                 self.watch.taken(held);
             }
         }

@@ -15,23 +15,9 @@ pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
 
 static TROUBLE: AtomicBool = AtomicBool::new(false);
-static BACKEND: AtomicU8 = AtomicU8::new(0);
 static QUORUM: AtomicU8 = AtomicU8::new(1);
 static NODES: AtomicU8 = AtomicU8::new(0);
 static FAILOVERS: AtomicBool = AtomicBool::new(false);
-
-/// On what the worlds of this process are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// Worlds of even seeds on memory, the others on scripts.
-    Both = 0,
-    Memory = 1,
-    Scripts = 2,
-}
-
-pub fn set_backend(backend: Backend) {
-    BACKEND.store(backend as u8, Ordering::Relaxed);
-}
 
 /// So many servers has each world; of more than one a majority decides.
 pub fn set_quorum(servers: u8) {
@@ -48,16 +34,9 @@ pub fn set_failovers(are: bool) {
     FAILOVERS.store(are, Ordering::Relaxed);
 }
 
-/// Whether, in worlds on scripts, the server may be out of memory for a while, and refuse single commands.
+/// Whether the server may be out of memory for a while, and refuse single commands.
 pub fn set_trouble(may: bool) {
     TROUBLE.store(may, Ordering::Relaxed);
-}
-
-fn is_on_scripts(seed: u64) -> bool {
-    match BACKEND.load(Ordering::Relaxed) {
-        0 => seed % 2 == 1,
-        backend => backend == Backend::Scripts as u8,
-    }
 }
 
 /// Probabilities of the faults, each at the moment at which it could happen.
@@ -136,8 +115,6 @@ pub struct Config {
     pub seed: u64,
     /// Of the server: without memory for a while, or of a user without rights, at single commands.
     pub trouble: bool,
-    /// The real scripts, or the memory store.
-    pub on_scripts: bool,
     /// Which kind of lock this world is about, and how many permits it has.
     pub kind: LockKind,
     pub permits: u32,
@@ -179,6 +156,8 @@ pub struct Config {
     pub primaries: u8,
     /// A node of it that takes the place of another may lack what that one had last.
     pub lags: bool,
+    /// A lock counts when the replica has it, which lags now and then.
+    pub durable: bool,
     /// Each client has a name of its own.
     pub own_names: bool,
     /// No lease on a quorum is longer.
@@ -199,8 +178,7 @@ impl Config {
         let clients = pick(r, &[1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 5]);
         let mut config = Config {
             seed,
-            on_scripts: is_on_scripts(seed),
-            trouble: is_on_scripts(seed) && TROUBLE.load(Ordering::Relaxed),
+            trouble: TROUBLE.load(Ordering::Relaxed),
             kind: LockKind::Mutex,
             permits: 1,
             clients: u8::try_from(clients).unwrap_or(2),
@@ -228,6 +206,7 @@ impl Config {
             nodes: NODES.load(Ordering::Relaxed),
             primaries: NODES.load(Ordering::Relaxed),
             lags: false,
+            durable: false,
             own_names: false,
             longest: 0,
         };
@@ -355,9 +334,24 @@ impl Config {
     /// Takes away what a server has not whose place a replica takes, and adds what it has more of.
     fn with_a_replica(&mut self) {
         let mut r = Rng::with_seed(mix(self.seed, 0x00FA_110E));
+        let several = self.several;
         self.takes_a_kind_with_leases(&mut r);
         self.faults.restarts = 0;
         self.fails_over(&mut r);
+        // Of its own randomness, so that the rest of a world is as it is without it.
+        match Rng::with_seed(mix(self.seed, 0x00FA_1200)).u32(0..10) {
+            0 | 1 => self.kind = LockKind::FairMutex,
+            2 if self.names > 1 => self.several = several.max(0.3),
+            3..=5
+                if matches!(
+                    self.kind,
+                    LockKind::Mutex | LockKind::FencedMutex | LockKind::RwLock
+                ) =>
+            {
+                self.durable = true;
+            }
+            _ => {}
+        }
     }
 
     /// A replica may lack what happened to the keys in the last second.
@@ -373,7 +367,7 @@ impl Config {
     }
 
     fn takes_a_kind_with_leases(&mut self, r: &mut Rng) {
-        (self.on_scripts, self.trouble) = (true, false);
+        self.trouble = false;
         self.kind = match r.u32(0..12) {
             0..=3 => LockKind::Mutex,
             4..=5 => LockKind::FencedMutex,
@@ -425,14 +419,14 @@ impl Config {
     pub fn in_words(&self) -> String {
         let time = Duration::from_nanos;
         format!(
-            "seed {} on {}{}: {}, {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
+            "seed {}{}{}: {}, {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
             self.seed,
-            if self.on_scripts { "scripts" } else { "memory" },
             match self.servers {
                 0 | 1 if self.nodes > 0 => format!(", a cluster of {}", self.nodes),
                 0 | 1 => String::new(),
                 all => format!(", a majority of {all}"),
             },
+            if self.durable { ", durable" } else { "" },
             self.kind,
             self.clients,
             self.tasks,

@@ -85,6 +85,10 @@ impl World {
                 _ => r.u64(0..self.config.lease),
             };
         }
+        // Its connections have ended meanwhile: the handshake of the next ones comes before any request.
+        for server in (0..).take(self.servers.len()) {
+            self.epoch(client, server);
+        }
         let now = self.now;
         let mut due = Vec::new();
         for (&id, message) in &mut self.messages {
@@ -163,7 +167,7 @@ impl World {
         }
         if subscription {
             let listener = self.listener(client, server);
-            let server_of_it = &self.servers[self.of_lane(server)].memory;
+            let server_of_it = &self.servers[self.of_lane(server)].keys;
             server_of_it.disconnect(&listener);
             self.at(now + down, Event::Listen(client, server, generation));
         } else {
@@ -228,12 +232,12 @@ impl World {
         for asked in wanted {
             let name = NAMES[usize::from(asked.about[0].0)];
             // The order of the server: subscribed first, then told.
-            let memory = self.servers[self.of_lane(server)].memory.clone();
-            let (answer, told) = asked.request.lock().execute(&memory);
+            let keys = self.servers[self.of_lane(server)].keys.clone();
+            let (answer, told) = asked.request.lock().execute(&keys);
             let due = self.now + self.config.latency;
             let request = Arc::clone(&asked);
             self.dispatch(client, Freight::Reply { request, answer }, due);
-            let hints = memory.after_gap(&self.listener(client, server));
+            let hints = keys.after_gap(&self.listener(client, server));
             let hints = hints
                 .into_iter()
                 .chain(told.into_iter().filter(|hint| hint.ends));
@@ -271,9 +275,7 @@ impl World {
         if closed {
             for lane in (0..).take(self.paused.len()) {
                 let listener = self.listener(client, lane);
-                self.servers[self.of_lane(lane)]
-                    .memory
-                    .disconnect(&listener);
+                self.servers[self.of_lane(lane)].keys.disconnect(&listener);
             }
         }
         let mut shared = self.shared.lock();
@@ -316,7 +318,7 @@ impl World {
         }
         // A single server of a quorum, so that its vote is missing.
         let at = usize::try_from(time).unwrap_or(0) % self.servers.len();
-        if !self.servers[at].memory.visit(called, Some(lease)) {
+        if !self.servers[at].keys.visit(called, Some(lease)) {
             return;
         }
         if time.is_multiple_of(2) {
@@ -331,7 +333,7 @@ impl World {
         let called = NAMES[usize::from(name)];
         let mut left = false;
         for server in &self.servers {
-            left |= server.memory.visit(called, None);
+            left |= server.keys.visit(called, None);
         }
         if left {
             self.note(0, "another library leaves", || {
@@ -410,9 +412,7 @@ impl World {
         });
         let inside = self.processes[usize::from(client)].runtime.enter();
         fastrand::seed(crate::dice::mix(self.config.seed, self.now));
-        self.servers[usize::from(server)]
-            .memory
-            .tell_restart(letter);
+        self.servers[usize::from(server)].keys.tell_restart(letter);
         drop(inside);
         self.drive_soon(client);
     }
@@ -452,6 +452,7 @@ impl World {
             shared.dice.quiet = true;
         }
         self.paused.fill(self.now);
+        self.keys.lock().lag(false);
         self.end_moves();
         for known in self.outbox.known.lock().values_mut() {
             known.down_until = match known.down_until {

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use leasehold_sim::{
-    config::{Backend, set_backend, set_failovers, set_nodes, set_quorum, set_trouble},
+    config::{set_failovers, set_nodes, set_quorum, set_trouble},
     invariants::{Asked, l4},
     keys, panics, report,
     runner::{Job, run_all},
@@ -55,20 +55,17 @@ struct Args {
     /// Breaks the scripts on purpose: `[["before", "after"], …]`. See mutants/run.
     #[arg(long, value_parser = texts)]
     replace: Option<Texts>,
-    /// In worlds on scripts, the server is out of memory for a while, and refuses single commands.
+    /// The server is out of memory for a while, and refuses single commands.
     #[arg(long)]
     trouble: bool,
-    /// Memory; the real scripts; or the one for even seeds, the other for odd ones.
-    #[arg(long, value_parser = backend, default_value = "both")]
-    backend: Backend,
     /// So many servers, of which a majority decides.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
     quorum: u8,
-    /// A cluster of so many nodes, on the real scripts, with slots that move and nodes that are replaced.
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9), conflicts_with_all = ["quorum", "backend", "trouble"])]
+    /// A cluster of so many nodes, with slots that move and nodes that are replaced.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9), conflicts_with_all = ["quorum", "trouble"])]
     cluster: u8,
-    /// One server, on the real scripts, whose place a replica takes that may lack what happened last.
-    #[arg(long, conflicts_with_all = ["quorum", "backend", "trouble", "cluster"])]
+    /// One server, whose place a replica takes that may lack what happened last.
+    #[arg(long, conflicts_with_all = ["quorum", "trouble", "cluster"])]
     failovers: bool,
 }
 
@@ -92,11 +89,6 @@ impl Args {
     /// The options that must be said again, so that a seed plays the same.
     fn again(&self) -> String {
         let mut again = String::new();
-        match self.backend {
-            Backend::Both => {}
-            Backend::Memory => again += " --backend memory",
-            Backend::Scripts => again += " --backend scripts",
-        }
         if self.trouble {
             again += " --trouble";
         }
@@ -115,15 +107,6 @@ impl Args {
             again += " --replace (as before)";
         }
         again
-    }
-}
-
-fn backend(text: &str) -> Result<Backend, String> {
-    match text {
-        "both" => Ok(Backend::Both),
-        "memory" => Ok(Backend::Memory),
-        "scripts" => Ok(Backend::Scripts),
-        _ => Err("memory, scripts or both".to_owned()),
     }
 }
 
@@ -149,7 +132,6 @@ fn main() -> ExitCode {
         not: args.except.clone(),
         ignored: args.ignore.clone(),
     };
-    set_backend(args.backend);
     set_trouble(args.trouble);
     set_quorum(args.quorum);
     set_nodes(args.cluster);

@@ -1,6 +1,6 @@
 //! A panic anywhere in a simulated client, which tokio would keep to itself.
 
-use std::{cell::RefCell, panic, sync::Once};
+use std::{cell::RefCell, panic, sync::Once, thread};
 
 thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
@@ -29,4 +29,16 @@ pub fn last() -> Option<String> {
 
 pub fn forget() {
     LAST.set(None);
+}
+
+/// Says what a panic of the simulation itself was, which ends the program: the hook has kept it.
+pub struct OfTheSimulation(pub u64);
+
+impl Drop for OfTheSimulation {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let what = last().unwrap_or_default();
+            eprintln!("seed {}: the simulation itself: {what}", self.0);
+        }
+    }
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use leasehold::{
-    Client,
+    Client, Durability,
     sim::{self, Identity, SimClock, identify},
 };
 use parking_lot::Mutex;
@@ -174,11 +174,18 @@ impl Process {
             client: self.letter().into(),
             clock: self.clock.clone(),
         }));
-        let builder = match servers {
-            [one] => Client::builder().memory(&one.memory),
-            all => Client::builder()
-                .quorum_memory(all.iter().map(|server| &server.memory))
-                .longest_lease(Duration::from_nanos(config.longest)),
+        let builder = Client::builder().simulated(servers.iter().map(|server| &server.keys));
+        let builder = if servers.len() > 1 {
+            builder.longest_lease(Duration::from_nanos(config.longest))
+        } else {
+            builder
+        };
+        let builder = if config.durable {
+            builder
+                .durability(Durability::Replicas(1))
+                .durability_timeout(Duration::from_millis(100))
+        } else {
+            builder
         };
         let builder = builder
             .label(self.letter())

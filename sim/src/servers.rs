@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{
-    MemoryServer,
-    sim::{Held, Network, Snapshot},
-};
+use leasehold::sim::{Held, Network, SimulatedServer, Snapshot};
 use parking_lot::Mutex;
 
 use crate::{
@@ -19,7 +16,7 @@ use crate::{
 };
 
 pub struct Server {
-    pub memory: MemoryServer,
+    pub keys: SimulatedServer,
     /// How fast its clock runs, in parts of a million of the world's.
     rate: u64,
     /// When it lost its data last.
@@ -31,9 +28,9 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(memory: MemoryServer, rate: u64) -> Server {
+    pub fn new(keys: SimulatedServer, rate: u64) -> Server {
         Server {
-            memory,
+            keys,
             rate,
             forgot_at: 0,
             is_gone: false,
@@ -51,19 +48,15 @@ impl Server {
         // With the clients' rates, any two clocks are within 1 %.
         let drift = mix(config.seed, 0x00C1_0C00 + u64::from(at)) % 10_001;
         let network = Arc::new(wire) as Arc<dyn Network>;
-        let server = if config.on_scripts {
-            let keys = Arc::new(Mutex::new(Keyspace::default()));
-            MemoryServer::simulated_voter(keys, network)
-        } else {
-            MemoryServer::simulated(network)
-        };
+        let keys = Arc::new(Mutex::new(Keyspace::default()));
+        let server = SimulatedServer::voter(keys, network);
         Server::new(server, 995_000 + drift)
     }
 
     pub fn set_clock(&self, now: u64) {
         let local = u128::from(now) * u128::from(self.rate) / 1_000_000;
         let local = u64::try_from(local).unwrap_or(u64::MAX);
-        self.memory.set_clock(Duration::from_nanos(local));
+        self.keys.set_clock(Duration::from_nanos(local));
     }
 
     fn in_world_time(&self, mut held: Held) -> Held {
@@ -73,12 +66,12 @@ impl Server {
     }
 
     pub fn holders(&self, name: &str) -> Vec<Held> {
-        let held = self.memory.holders(name).into_iter();
+        let held = self.keys.holders(name).into_iter();
         held.map(|held| self.in_world_time(held)).collect()
     }
 
     pub fn snapshot(&self) -> Snapshot {
-        let mut seen = self.memory.snapshot();
+        let mut seen = self.keys.snapshot();
         let held = seen.held.into_iter();
         seen.held = held.map(|held| self.in_world_time(held)).collect();
         seen
@@ -89,7 +82,7 @@ impl Server {
         let held = self.snapshot().held;
         self.forgotten.retain(|held| nanos(held) > now);
         self.forgotten.extend(held.iter().cloned());
-        self.memory.forget();
+        self.keys.forget();
         self.forgot_at = now;
         held
     }
@@ -97,8 +90,8 @@ impl Server {
 
 impl World {
     /// The server of a world that has one.
-    pub fn server(&self) -> &MemoryServer {
-        &self.servers[0].memory
+    pub fn server(&self) -> &SimulatedServer {
+        &self.servers[0].keys
     }
 
     /// The server whose data stands behind a way: the nodes of a cluster share it.

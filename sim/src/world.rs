@@ -10,7 +10,10 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold::{LockKind, MemoryServer, Owner, Shutdown, sim};
+use leasehold::{
+    LockKind, Owner, Shutdown,
+    sim::{self, SimulatedServer},
+};
 use parking_lot::Mutex;
 
 use crate::{
@@ -24,7 +27,7 @@ use crate::{
     shared::{Breach, LETTERS, NAMES, Shared, World as SharedWorld, number_of},
     states::Seen,
     tasks::{self, Task},
-    wire::{Message, Outbox, Wire},
+    wire::{Asked, Message, Outbox, Wire},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +57,12 @@ pub enum Event {
     Replaced(u8, u64),
     /// A replica takes the place of the one server.
     Succeeded,
+    /// The replica lags from now on, or has all again.
+    Lags(bool),
+    /// The server whose place another has taken answers this request.
+    Before(u64),
+    /// A grant that it has told by message is read.
+    GrantBefore(u64),
     /// A client of another library takes a name for so long.
     Visit(u8, u64),
     /// It gives it back.
@@ -76,13 +85,17 @@ pub struct World {
     /// Ends of subscriptions that a node tells when it goes on: which, when, and to whom.
     pub ends: Vec<(u8, u64, sim::Hint)>,
     /// Of a world on scripts.
-    pub keys: Option<Arc<Mutex<Keyspace>>>,
+    pub keys: Arc<Mutex<Keyspace>>,
     pub outbox: Arc<Outbox>,
     pub processes: Vec<Process>,
     pub agenda: BinaryHeap<Reverse<(u64, u64, Event)>>,
     pub messages: BTreeMap<u64, Message>,
+    /// Requests that lie at a server whose place another has taken.
+    pub left_before: BTreeMap<u64, Arc<Asked>>,
+    /// Its grants that lie unread in the sockets of clients: which client's, and from which server.
+    pub unread_before: BTreeMap<u64, (u8, u8, sim::Hint)>,
     /// Which listen requests of a client are to be sent again after a gap, by client, server, name, and the task that alone is told.
-    pub wanted: BTreeMap<(u8, u8, (u8, u64)), Arc<crate::wire::Asked>>,
+    pub wanted: BTreeMap<(u8, u8, (u8, u64)), Arc<Asked>>,
     /// Since when and until when the server has no memory.
     pub full_from: u64,
     pub full_until: u64,
@@ -122,6 +135,7 @@ const MOST_TURNS: u32 = 2_000;
 
 /// Runs one seed, without the decisions in `calm`.
 pub fn run(seed: u64, calm: &BTreeSet<Key>, traced: bool, asked: &invariants::Asked) -> Outcome {
+    let _said = panics::OfTheSimulation(seed);
     let config = Config::new(seed);
     let mut world = World::new(config, calm, traced, asked);
     world.run();
@@ -130,25 +144,19 @@ pub fn run(seed: u64, calm: &BTreeSet<Key>, traced: bool, asked: &invariants::As
 
 impl World {
     fn new(config: Config, calm: &BTreeSet<Key>, traced: bool, asked: &invariants::Asked) -> World {
-        sim::enter(if config.on_scripts { FIRST_LEASE } else { 0 });
+        sim::enter(FIRST_LEASE);
         panics::forget();
         let outbox = Arc::new(Outbox::default());
-        let network = Arc::new(Wire::to(&outbox, 0)) as Arc<dyn sim::Network>;
-        let keys = config
-            .on_scripts
-            .then(|| Arc::new(Mutex::new(Keyspace::default())));
-        if let Some(keys) = keys.as_ref().filter(|_| config.lags) {
+        let keys = Arc::new(Mutex::new(Keyspace::default()));
+        if config.lags {
             keys.lock().keep_past();
         }
-        let server = match &keys {
-            None => MemoryServer::simulated(network),
-            Some(keys) if config.nodes > 0 => {
-                let ways = (0..config.nodes)
-                    .map(|node| Arc::new(Wire::to(&outbox, node)) as Arc<dyn sim::Network>);
-                let primaries = config.primaries;
-                MemoryServer::simulated_cluster(Arc::clone(keys) as _, ways.collect(), primaries)
-            }
-            Some(keys) => MemoryServer::simulated_on(Arc::clone(keys) as _, network),
+        let way = |node| Arc::new(Wire::to(&outbox, node)) as Arc<dyn sim::Network>;
+        let server = if config.nodes > 0 {
+            let ways = (0..config.nodes).map(way).collect();
+            SimulatedServer::cluster(Arc::clone(&keys) as _, ways, config.primaries)
+        } else {
+            SimulatedServer::alone(Arc::clone(&keys) as _, way(0))
         };
         if matches!(config.kind, LockKind::LeasedSemaphore | LockKind::Semaphore) {
             for name in NAMES {
@@ -176,6 +184,8 @@ impl World {
             processes: Vec::new(),
             agenda: BinaryHeap::new(),
             messages: BTreeMap::new(),
+            left_before: BTreeMap::new(),
+            unread_before: BTreeMap::new(),
             wanted: BTreeMap::new(),
             full_from: 0,
             full_until: 0,
@@ -283,6 +293,9 @@ impl World {
             Event::Hears(node) => self.node_hears_or_stands(node),
             Event::Replaced(node, time) => self.replaced(node, time),
             Event::Succeeded => self.succeeded(),
+            Event::Lags(lags) => self.replica_lags(lags),
+            Event::Before(number) => self.answered_before(number),
+            Event::GrantBefore(number) => self.granted_before(number),
             Event::Visit(name, time) => self.visit(name, time),
             Event::Leave(name) => self.visitor_leaves(name),
             Event::Free(client, name, lease) => release::is_free(self, client, name, lease),
@@ -522,6 +535,8 @@ impl World {
         shared.trace = None;
         drop(shared);
         self.messages.clear();
+        self.left_before.clear();
+        self.unread_before.clear();
         self.wanted.clear();
         for process in self.processes.drain(..) {
             drop(process);

@@ -52,6 +52,27 @@ fn a_seed_gives_the_same_trace_in_another_process() {
     }
 }
 
+/// A majority whose servers answer seldom: what a client owes a server is many releases, and they are not all sent each time (bug 332).
+#[test]
+fn a_server_without_an_answer_is_sent_one_release_at_a_time() {
+    let sim = Command::new(env!("CARGO_BIN_EXE_sim"))
+        .args(["--quorum", "3", "--from", "94", "--count", "1"])
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(sim.stdout).unwrap();
+    let count = |what: &str| -> u32 {
+        let mut counts = printed.lines().filter_map(|line| line.split_once(what));
+        let (number, _) = counts.next().expect("it is counted");
+        number.trim().parse().unwrap()
+    };
+    let (acquires, releases) = (count("sent: acquire"), count("sent: release"));
+    assert!(acquires > 200, "{printed}");
+    assert!(
+        releases < 20 * acquires,
+        "{releases} for {acquires} acquires"
+    );
+}
+
 /// Looks at failing seeds, if there are any among the first ones.
 #[test]
 fn a_minimised_schedule_breaks_the_same_promise_with_fewer_decisions() {

@@ -39,6 +39,9 @@ pub(crate) enum Command {
     /// List the locks of the server, or those whose names match a pattern
     #[command(long_about = LS, after_help = LS_EXAMPLES)]
     Ls(Ls),
+    /// Check whether a server may be trusted with locks
+    #[command(long_about = DOCTOR, after_help = DOCTOR_EXAMPLES)]
+    Doctor(Doctor),
     /// Take a name away from its holder
     #[command(long_about = UNLOCK)]
     Unlock(Unlock),
@@ -73,6 +76,21 @@ Examples:
   leasehold ls
   leasehold ls 'order:*' --sort waiting
   leasehold ls --older 5m --json | jq -r .name";
+
+const DOCTOR: &str = "\
+Checks whether a server may be trusted with locks: its role, memory, persistence, replicas, cluster and speed, by what it says of itself; then takes \
+locks of several kinds on a name of its own, waits for one, is woken, and gives all of them back. Of a cluster each primary is asked, of a majority each server.
+
+Each finding says what is, what it leads to, and what to do. What the server's user may not ask about says so, and is no fault.
+
+The exit status is 0 if there is no danger, and 1 if there is one, or with --strict a warning; 75 if --name is in use; 128 and its number after a signal. Any other status is an error, which stderr \
+reports; `leasehold --help` lists them.";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  leasehold doctor --url redis://cache:6379/
+  leasehold doctor --strict --allow persistence
+  leasehold doctor --name order:doctor --json | jq '.findings[] | select(.level == \"danger\")'";
 
 const UNLOCK: &str = "\
 Takes NAME away from its holder, so that the next in line gets it.
@@ -191,6 +209,25 @@ pub(crate) enum Sort {
     Waiting,
 }
 
+/// `leasehold doctor`
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// Try locks on this name, where the server's user may not touch others; it must be free [default: leasehold-doctor:… and a random number]
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub(crate) name: Option<String>,
+    /// Accept findings of this word; may be given several times
+    #[arg(long, value_name = "WORD", value_parser = ["server", "eviction", "memory", "persistence", "replicas", "latency", "slow", "clients", "timeout", "cluster", "reach", "permissions", "locking", "endless"])]
+    pub(crate) allow: Vec<String>,
+    /// Fail on a warning, too
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Answer in one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `leasehold unlock`
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Unlock {
@@ -231,6 +268,7 @@ impl Command {
             Command::Run(run) => run.json,
             Command::Status(status) => status.json,
             Command::Ls(ls) => ls.json,
+            Command::Doctor(doctor) => doctor.json,
             Command::Unlock(unlock) => unlock.json,
             Command::Completions(_) | Command::Man(_) => false,
         }

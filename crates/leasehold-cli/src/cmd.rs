@@ -1,6 +1,7 @@
 //! A file per command.
 
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod ls;
 pub(crate) mod pages;
 pub(crate) mod run;

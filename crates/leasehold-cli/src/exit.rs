@@ -12,10 +12,12 @@ Exit status:
        CMD was not run
   1    status --quiet: NAME is free
        demo: the check at the end failed
+       doctor: a danger was found, or, with --strict, a warning
   64   usage: invalid input; nothing was sent
   69   the server cannot be reached or does not answer
   70   something failed on this side
-  75   busy: the name was held, for as long as run was to wait
+  75   busy: the name was held, for as long as run was to wait;
+       doctor: --name is in use
   76   lost: the lease ended or was taken away, and CMD was stopped
   77   the server refused: wrong password, missing permission, a key
        of another type, a semaphore without permits; or TLS failed:

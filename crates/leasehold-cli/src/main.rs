@@ -70,6 +70,7 @@ fn run(args: &Args) -> Result<Exit, Failure> {
             Command::Run(args) => cmd::run::run(args, verbose).await,
             Command::Status(args) => cmd::status::run(args).await,
             Command::Ls(args) => cmd::ls::run(args).await,
+            Command::Doctor(args) => cmd::doctor::run(args).await,
             Command::Unlock(args) => cmd::unlock::run(args).await,
             Command::Completions(args) => cmd::pages::completions(args),
             Command::Man(args) => cmd::pages::man(args),

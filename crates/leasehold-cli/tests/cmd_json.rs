@@ -37,6 +37,18 @@ fn read(line: &str) -> Value {
 }
 
 #[test]
+fn a_doctor_s_findings_have_the_documented_fields() {
+    let server = Server::start(Flavor::Redis);
+    let output = leasehold(&server.url()).args(["doctor", "--json"]).output();
+    let said = read(&stdout(&output.unwrap()));
+    assert_eq!(fields(&said), documented("## `leasehold doctor --json`"));
+    assert!(said["dangers"] == 0, "{said}");
+    for finding in said["findings"].as_array().unwrap() {
+        assert_eq!(fields(finding), documented("### A finding"));
+    }
+}
+
+#[test]
 fn a_status_has_the_documented_fields_and_so_have_its_holders() {
     let server = Server::start(Flavor::Redis);
     let script = "$0 status job --json; $0 ls --json; $0 unlock job --force --json";

@@ -70,6 +70,7 @@ fn each_command_has_a_man_page() {
         (&["man", "run"], "leasehold-run", "at\\-least"),
         (&["man", "status"], "leasehold-status", "quiet"),
         (&["man", "ls"], "leasehold-ls", "older"),
+        (&["man", "doctor"], "leasehold-doctor", "strict"),
         (&["man", "unlock"], "leasehold-unlock", "force"),
         (&["man", "demo"], "leasehold-demo", "seed"),
     ] {
@@ -102,6 +103,7 @@ fn the_help_of_a_run_fits_a_page() {
         ["run", "--help"],
         ["status", "--help"],
         ["ls", "--help"],
+        ["doctor", "--help"],
         ["unlock", "--help"],
         ["demo", "--help"],
     ] {

@@ -9,26 +9,9 @@ mod parse;
 
 use proc_macro::TokenStream;
 
-/// The function runs under a lock: it waits for it, runs, and gives it back.
+/// Above a function, `#[locked(name, options)]` takes the lock of that name before its body runs, and gives it back when it returns.
 ///
-/// ```
-/// use leasehold::{Error, locked};
-///
-/// struct Request { user: u64, order: u64 }
-///
-/// #[locked("pay:{}:{}", request.user, request.order, wait = "5s")]
-/// async fn pay(request: &Request) -> Result<String, Error> {
-///     // … only one in the world is here for this user and this order …
-///     Ok(format!("paid {}", request.order))
-/// }
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
-/// leasehold::set_global(leasehold::Client::connect("memory:").await?)?; // once per program
-/// assert_eq!(pay(&Request { user: 7, order: 42 }).await?, "paid 42");
-/// # Ok(()) }
-/// ```
-///
-/// The name is written as for [`format!`]: a text, and the values for its braces. Options follow:
+/// The name is written as for `format!`: a text, and the values for its braces. Options follow:
 ///
 /// | option | | left out |
 /// |---|---|---|

@@ -2,6 +2,7 @@
 
 mod durability;
 mod given;
+mod in_process;
 mod login;
 mod observers;
 mod quorum;
@@ -13,7 +14,7 @@ use std::{io, sync::Arc, time::Duration};
 use crate::tls::Tls;
 use crate::{
     Client, ClusterNodes, Error, Sentinel,
-    backend::{Backend, memory, memory::MemoryServer, redis},
+    backend::{Backend, memory::MemoryServer, redis},
     background::BackgroundRuntime,
     clock::Clock,
     config::{Config, Handoff, millis},
@@ -21,6 +22,8 @@ use crate::{
     owner::client_uuid,
     stderr_warning,
 };
+
+use in_process::InProcess;
 
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
 
@@ -134,7 +137,7 @@ impl Client {
 #[must_use = "a builder does nothing until connect()"]
 pub struct ClientBuilder {
     url: Option<String>,
-    memory: Option<MemoryServer>,
+    memory: Option<InProcess>,
     sentinel: Option<Sentinel>,
     cluster: Option<ClusterNodes>,
     quorum: Option<quorum::Given>,
@@ -152,7 +155,7 @@ impl ClientBuilder {
 
     /// Keep the leases in this store instead of on a server. Unlike a URL that says `memory:`, this is not warned about.
     pub fn memory(mut self, server: &MemoryServer) -> Self {
-        self.memory = Some(server.clone());
+        self.memory = Some(InProcess::Memory(server.clone()));
         self
     }
 
@@ -346,7 +349,8 @@ impl ClientBuilder {
             // The URL is that of the quorum then, or the default, and chooses no memory.
             None if quorum.is_some() => None,
             None => MemoryServer::from_url(&given::in_small_letters(url))
-                .inspect(|_| stderr_warning::memory_was_chosen()),
+                .inspect(|_| stderr_warning::memory_was_chosen())
+                .map(InProcess::Memory),
         };
         let sink = Arc::clone(&wake_ups);
         let backing = if let Some(quorum) = quorum {
@@ -354,7 +358,7 @@ impl ClientBuilder {
             Backing::Quorum(quorum.prepare(client, &self.login, sink, background)?)
         } else if let Some(server) = memory {
             let clock = server.clock();
-            let backend = memory::client_of(server, &uuid, label, &config, sink);
+            let backend = server.client(&uuid, label, &config, sink);
             Backing::Memory(backend, clock)
         } else {
             self.server((&uuid, &label, &config), sink, background)?

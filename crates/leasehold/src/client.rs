@@ -1,11 +1,14 @@
 //! The client: one constructor per kind of lock, and its requests to the server.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
 
 use crate::{
-    Election, Error, EventListener, FairMutex, FencedMutex, FencedStore, Find, Latch,
+    Election, Error, EventListener, FairMutex, FencedMutex, FencedStore, Find, Finding, Latch,
     LeasedSemaphore, MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status,
     engine::core::{ClientRef, Core},
+    examine,
     locks::LeaderRecord,
 };
 
@@ -211,6 +214,50 @@ impl Client {
     /// ```
     pub fn find(&self, pattern: impl AsRef<str>) -> Find {
         Find::new(&self.core, pattern.as_ref())
+    }
+
+    /// Whether the servers may be trusted with locks: what each says of its role, memory, persistence, replicas and cluster, and how long it takes to
+    /// answer. Of each server the worst first; of a cluster each primary is asked, of a majority each server; a server in memory has nothing to say.
+    ///
+    /// It only reads, by `INFO`, `CONFIG GET`, `SLOWLOG GET`, `CLUSTER` and 50 `PING`s, for people and for the start of a program. What the server's
+    /// user may not ask is [`NotAllowed`](crate::Level::NotAllowed), and no fault. `leasehold doctor` prints it, and tries a lock as well.
+    ///
+    /// # Errors
+    /// No server has answered. If some have, each that has not is a [`Danger`](crate::Level::Danger) among the findings; of a majority, a
+    /// [`Warning`](crate::Level::Warning).
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Level};
+    ///
+    /// let client = Client::connect("redis://127.0.0.1/").await?;
+    /// for finding in client.examine().await? {
+    ///     if finding.level >= Level::Warning {
+    ///         eprintln!("{}: {}; {}", finding.server, finding.what, finding.leads_to);
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// The settings are those of [`docs::operating`](crate::docs::operating).
+    pub async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        let reports = join_all(self.core.backend.reports()).await;
+        let failed = reports.iter().map(|report| report.answers.as_ref().err());
+        if let Some(failed) = failed.collect::<Option<Vec<_>>>()
+            && let Some(failure) = failed.first().copied().cloned()
+        {
+            return Err(failure.into_read_error("examine the server".to_owned()));
+        }
+        let mut all: Vec<_> = reports.iter().flat_map(examine::findings).collect();
+        // Each node of a cluster knows the same of it.
+        let mut seen = HashSet::new();
+        all.retain(|finding| finding.word != "cluster" || seen.insert(finding.what.clone()));
+        Ok(all)
     }
 
     /// Frees a mutex: takes it from its holder. `false` if it was free. The other kinds have a `force_unlock` of their own.

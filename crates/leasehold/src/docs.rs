@@ -7,6 +7,8 @@
 //! | [`topologies`] | one server, Sentinel or a majority: what each survives, and the settings of a server that matter |
 //! | [`observing`] | observers and events, `tracing` for logs, OpenTelemetry, `status` for a look at the server |
 //! | [`metrics`] | each metric, what it means, what to do when it moves; the recipe for Prometheus |
+//! | [`operating`] | a lock is stuck; each alert, and what to do; a server for locks; stopping a service |
+//! | [`faq`] | twenty questions of new users, each with a short answer |
 //! | [`from_redisson`] | method by method, setting by setting, with the trap of each |
 //! | [`keys`] | every key and channel, its end, and who deletes it; the permissions that a user needs |
 //!
@@ -64,3 +66,30 @@ pub mod observing {}
     doc = "Metrics: this page is built with the feature `metrics`."
 )]
 pub mod metrics {}
+
+/// [metrics]: crate::docs::metrics
+/// [observing]: crate::docs::observing
+/// [topologies]: crate::docs::topologies
+/// [topologies which-one]: crate::docs::topologies#which-one
+/// [keys permissions]: crate::docs::keys#permissions
+/// [command doctor]: https://github.com/leasehold/leasehold/blob/main/docs/command.md#leasehold-doctor---json
+#[doc = include_str!("../docs/operating.md")]
+pub mod operating {}
+
+/// [guarantees]: crate::docs::guarantees
+/// [guarantees not-promised]: crate::docs::guarantees#not-promised
+/// [guarantees failure-by-failure]: crate::docs::guarantees#failure-by-failure
+/// [guarantees order]: crate::docs::guarantees#order
+/// [topologies]: crate::docs::topologies
+/// [topologies which-one]: crate::docs::topologies#which-one
+/// [from-redisson]: crate::docs::from_redisson
+/// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
+/// [operating]: crate::docs::operating
+/// [operating a-lock-is-stuck]: crate::docs::operating#a-lock-is-stuck
+/// [works-with]: https://github.com/leasehold/leasehold/blob/main/docs/works-with.md
+/// [choosing]: crate::docs::choosing
+/// [choosing async-or-blocking]: crate::docs::choosing#async-or-blocking
+/// [choosing which-lease]: crate::docs::choosing#which-lease
+/// [keys permissions]: crate::docs::keys#permissions
+#[doc = include_str!("../docs/faq.md")]
+pub mod faq {}

@@ -110,6 +110,7 @@ mod durations;
 mod engine;
 mod error;
 mod events;
+mod examine;
 mod find;
 mod kind;
 mod locks;
@@ -148,8 +149,27 @@ pub use credentials::{Credentials, CredentialsProvider};
 pub use durability::{Acknowledged, DURABILITY_TIMEOUT_DEFAULT, Durability, Unmet};
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind, EventListener, Outcome};
+pub use examine::{Finding, Level};
 pub use find::Find;
 pub use kind::{Access, LockKind};
+/// The function runs under a lock: it waits for it, runs, and gives it back.
+///
+/// ```
+/// use leasehold::{Error, locked};
+///
+/// struct Request { user: u64, order: u64 }
+///
+/// #[locked("pay:{}:{}", request.user, request.order, wait = "5s")]
+/// async fn pay(request: &Request) -> Result<String, Error> {
+///     // … only one in the world is here for this user and this order …
+///     Ok(format!("paid {}", request.order))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// leasehold::set_global(leasehold::Client::connect("memory:").await?)?; // once per program
+/// assert_eq!(pay(&Request { user: 7, order: 42 }).await?, "paid 42");
+/// # Ok(()) }
+/// ```
 #[cfg(feature = "macros")]
 #[doc(inline)]
 pub use leasehold_macros::locked;

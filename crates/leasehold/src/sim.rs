@@ -1,7 +1,7 @@
 //! Hooks for the deterministic simulation in `sim/`, and for no other user: no promise of this crate covers them.
 //!
-//! The simulation runs the real engine over the memory backend, or over the real scripts (`sim/scripts.rs`). It carries every request itself, says what time
-//! it is, hands out the numbers, and looks at guards and at the store from outside without changing either.
+//! The simulation runs the real engine over the real scripts. It carries every request itself, says what time it is, hands out the numbers, and
+//! looks at guards and at the keys from outside without changing either.
 //! Outside a simulation ([`enter`] was not called on this thread) nothing here does anything.
 
 use std::{
@@ -9,11 +9,8 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
-
 use crate::{
-    Access, Guard, LostReason, MemoryServer,
-    backend::simulated::scripts::Scripts,
+    Access, Guard, LostReason,
     clock::{Clock, Tick},
     engine::hold::{
         Hold,
@@ -23,52 +20,17 @@ use crate::{
 
 pub use crate::{
     backend::{
-        memory::store::snapshot::{Held, Snapshot},
         redis::Value,
         simulated::{
             hint::Hint,
             keys::{Published, ScriptServer},
             request::{Answer, Kind, Network, NoAnswer, Request},
+            server::SimulatedServer,
+            snapshot::{Held, Snapshot},
         },
     },
     world::{ClientIdentity as Identity, SimClock, enter, identify, set_timer, take_timers},
 };
-
-impl MemoryServer {
-    /// A server whose requests this network carries.
-    pub fn simulated(network: Arc<dyn Network>) -> MemoryServer {
-        MemoryServer::with_network(network, None)
-    }
-
-    /// A cluster on the real scripts, to each of whose nodes there is a way. So many of them have slots at first.
-    pub fn simulated_cluster(
-        keys: Arc<Mutex<dyn ScriptServer>>,
-        ways: Vec<Arc<dyn Network>>,
-        primaries: u8,
-    ) -> MemoryServer {
-        let network = Arc::clone(&ways[0]);
-        let scripts = Arc::new(Scripts::of_cluster(keys, ways, primaries));
-        MemoryServer::with_network(network, Some(scripts))
-    }
-
-    /// One of several servers, of which a majority decides, on the real scripts.
-    pub fn simulated_voter(
-        keys: Arc<Mutex<dyn ScriptServer>>,
-        network: Arc<dyn Network>,
-    ) -> MemoryServer {
-        let scripts = Arc::new(Scripts::of_voter(keys, Arc::clone(&network)));
-        MemoryServer::with_network(network, Some(scripts))
-    }
-
-    /// The same of a server alone.
-    pub fn simulated_on(
-        keys: Arc<Mutex<dyn ScriptServer>>,
-        network: Arc<dyn Network>,
-    ) -> MemoryServer {
-        let scripts = Arc::new(Scripts::new(keys, Arc::clone(&network)));
-        MemoryServer::with_network(network, Some(scripts))
-    }
-}
 
 /// Looks at a guard from outside, without keeping it or its client alive and without changing anything.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{
-    assert_nothing_left, keys,
+    assert_nothing_left, few_or, keys,
     process::{Job, Process, hear, job, say},
     servers,
 };
@@ -21,11 +21,14 @@ use leasehold_testkit::Server;
 const PROCESSES: usize = 4;
 const TASKS: usize = 2;
 const NAMES: usize = 6;
-const ROUNDS: u64 = 10_000;
 const KILLS: u64 = 3;
 const LEASE: Duration = Duration::from_secs(2);
 /// All of it takes some seconds, and each kill one lease. Longer, and they wait for each other.
 const MOST: Duration = Duration::from_secs(180);
+
+fn rounds_wanted() -> u64 {
+    few_or(3_000, 10_000)
+}
 
 /// A file for each name, there while a holder is inside, and a byte for each round.
 struct Folder(PathBuf);
@@ -73,7 +76,7 @@ async fn take_turns(client: Client, folder: &Path) {
     let folder = Folder(folder.to_owned());
     let rounds = folder.0.join("rounds");
     let mut rounds: File = OpenOptions::new().append(true).open(rounds).unwrap();
-    while folder.rounds() < ROUNDS {
+    while folder.rounds() < rounds_wanted() {
         let mut names: Vec<usize> = (0..NAMES).collect();
         fastrand::shuffle(&mut names);
         names.truncate(fastrand::usize(1..=NAMES));
@@ -156,7 +159,7 @@ async fn processes_take_random_subsets_without_overlap_or_deadlock_though_some_a
                 "they wait for each other: {} rounds",
                 folder.rounds()
             );
-            if kills < KILLS && folder.rounds() > (kills + 1) * ROUNDS / (KILLS + 2) {
+            if kills < KILLS && folder.rounds() > (kills + 1) * rounds_wanted() / (KILLS + 2) {
                 kills += 1;
                 let victim = fastrand::usize(..PROCESSES);
                 let id = processes[victim].id();

@@ -516,6 +516,35 @@ fn check_page(scraped: &BTreeMap<String, f64>) {
     }
 }
 
+/// The alerts and the dashboard ask for series that are there, and the page for operators has each alert.
+fn check_alerts(scraped: &BTreeMap<String, f64>) {
+    let read = |file| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        std::fs::read_to_string(root.join(file)).unwrap()
+    };
+    let (alerts, page) = (read("ops/alerts.yml"), read("docs/operating.md"));
+    for asked in [&alerts, &read("ops/grafana.json")] {
+        let words = asked.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let series: BTreeSet<&str> = words.filter(|it| it.starts_with("leasehold_")).collect();
+        assert!(series.len() > 6, "{series:?}");
+        for name in series {
+            let is_it = |series: &String| series.split('{').next() == Some(name);
+            assert!(scraped.keys().any(is_it), "{name} is in no scrape");
+        }
+    }
+    let named = alerts.lines();
+    let named = named.filter_map(|line| line.trim().strip_prefix("- alert: "));
+    for alert in named {
+        let has_part = |line: &str| line.starts_with("### ") && line.contains(alert);
+        assert!(page.lines().any(has_part), "{alert} is not on the page");
+        let anchor = format!("operating.md#{}", alert.to_lowercase());
+        assert!(
+            alerts.contains(&anchor) || alerts.contains(&format!("-{}", alert.to_lowercase())),
+            "{alert} does not name its part of the page"
+        );
+    }
+}
+
 /// A single test for all: a program has one recorder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_metrics_agree_with_the_events_and_with_their_page() {
@@ -598,6 +627,7 @@ async fn the_metrics_agree_with_the_events_and_with_their_page() {
     let scraped = scrape(&handle);
     compare(&heard, &begun, &scraped);
     check_page(&scraped);
+    check_alerts(&scraped);
 
     // A name is no label.
     let all = scraped.len();

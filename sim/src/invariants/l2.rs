@@ -27,11 +27,16 @@ pub fn no_wait(world: &mut World) {
     }
     let now = world.now;
     // A quarter of a second, and for a look by a clock that is 1 % slow.
-    let patience = world.config.operation_timeout / 100 * 102 + 300 * MS;
+    let mut patience = world.config.operation_timeout / 100 * 102 + 300 * MS;
+    if world.config.durable {
+        // "A Durability adds up to an operation timeout and the durability timeout."
+        patience += world.config.operation_timeout / 100 * 102 + 110 * MS;
+    }
     let next_to_a_guard = |wait: &&Wait, since: u64| {
         shared.guards.iter().any(|guard| {
-            // Of the other kinds more than one may hold it, and the server is asked.
+            // Of the other kinds more than one may hold it, and the server is asked; so it is, once, whether it can do what a policy wants.
             guard.writes
+                && !world.config.durable
                 && (guard.client, guard.name) == (wait.client, wait.name)
                 && now.saturating_sub(guard.since.max(since)) > 500 * MS
                 && matches!(guard.probe.look(), Look::Valid(_))

@@ -51,6 +51,8 @@ pub fn check(shared: &mut Shared, error: &Error, waiter: (u8, u8), since: u64, l
         // Only if this very lease is too short for the way to the server and back; or this client was stopped, which
         // looks the same to it.
         ErrorKind::Rejected if lease <= SECOND || stopped => return,
+        // The replica lags, and the policy says that the lock is given back then.
+        ErrorKind::Rejected if shared.config.durable => return,
         ErrorKind::Rejected => u64::MAX,
         // A request that cannot be sent is tried for one operation timeout, or one lease.
         _ if refused => lease.min(shared.config.operation_timeout),

@@ -8,6 +8,7 @@ mod lua;
 mod parse;
 mod sorted;
 
+pub use commands::COMMANDS;
 pub use lua::replace;
 
 use std::{
@@ -87,6 +88,10 @@ pub struct Keyspace {
     trouble: Trouble,
     /// The keys as they were just before each script, and when, if that is asked for.
     past: Option<VecDeque<(u64, HashMap<Bytes, Entry>)>>,
+    /// The replica has what is written, until it lags.
+    replica_lags: bool,
+    /// When it had all that was written, last.
+    acknowledged: u64,
     /// Commands of the present script, and whether one of them was to write.
     commands: u32,
     has_written: bool,
@@ -132,9 +137,15 @@ impl Keyspace {
         self.past = Some(VecDeque::new());
     }
 
-    /// Some keys are what they were then: a replica that lagged behind has taken their place.
+    /// The replica has nothing of what is written from now on; or it has all again.
+    pub fn lag(&mut self, lags: bool) {
+        self.replica_lags = lags;
+    }
+
+    /// Some keys are what they were then, or when the replica had all last: it has taken their place.
     pub fn rewind(&mut self, to: Duration, is_one: impl Fn(&[u8]) -> bool) {
         let to = u64::try_from(to.as_micros()).unwrap_or(u64::MAX);
+        let to = to.max(self.acknowledged);
         let mut past = self.past.iter().flatten();
         let Some((_, then)) = past.find(|(at, _)| *at > to) else {
             return;
@@ -195,6 +206,14 @@ impl ScriptServer for Keyspace {
         for listeners in self.channels.values_mut() {
             listeners.remove(client);
         }
+    }
+
+    fn acknowledge(&mut self) -> u32 {
+        if self.replica_lags {
+            return 0;
+        }
+        self.acknowledged = self.now;
+        1
     }
 
     fn take_messages(&mut self) -> Vec<Published> {

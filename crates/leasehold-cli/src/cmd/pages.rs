@@ -60,7 +60,7 @@ LEASEHOLD_NAME, LEASEHOLD_TOKEN, LEASEHOLD_VALID_UNTIL
        are set for the command of leasehold run";
 
 const SEE_ALSO: &str = "\
-leasehold(1), leasehold-run(1), leasehold-status(1), leasehold-ls(1), leasehold-unlock(1), flock(1)
+leasehold(1), leasehold-run(1), leasehold-status(1), leasehold-ls(1), leasehold-unlock(1), leasehold-doctor(1), flock(1)
 https://github.com/leasehold/leasehold";
 
 /// Lines as they are: of no line of ours the first character is one that troff reads.

@@ -10,15 +10,19 @@ pub(crate) mod fenced;
 pub(crate) mod find;
 mod in_a_row;
 mod inspection;
+pub(crate) mod listening;
 pub(crate) mod memory;
 mod numbers;
 pub(crate) mod quorum;
 pub(crate) mod redis;
+pub(crate) mod report;
 #[cfg(feature = "sim")]
 pub(crate) mod simulated;
 mod sink;
 
-use std::{fmt, future::Future, pin::Pin, time::Duration};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
 
 pub(crate) use confirmation::{Confirmation, Renew, Renewal, cannot_confirm};
 pub(crate) use entries::{Keep, KeptEntries, KeptEntry};
@@ -30,6 +34,7 @@ pub(crate) use inspection::{
     Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote, ServerFacts,
 };
 pub(crate) use numbers::{Once, Permits};
+use report::ServerReport;
 pub(crate) use sink::{Restarted, Sink};
 
 use crate::{
@@ -64,7 +69,7 @@ pub(crate) trait LockSteps {
     fn release(&self, step: Release) -> Reply<ReleaseReply>;
 
     /// Extends leases that are still ours. Answers each entry, in order.
-    fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>>;
+    fn renew(&self, batch: Arc<[Renew]>) -> Reply<Vec<Renewal>>;
 
     /// Lets a lease end at least `lease_ms` from now. Returns how much of it is left then, at least; `None` if it is not ours.
     fn extend(&self, step: Extend) -> Reply<Option<Duration>>;
@@ -103,7 +108,7 @@ pub(crate) trait LockSteps {
     }
 
     /// Extends leases that are still ours, and waits until the replicas or the disk of the policy have them. Answers each entry, in order.
-    fn confirm(&self, _batch: &[Renew], _policy: Durability) -> Reply<Vec<Confirmation>> {
+    fn confirm(&self, _batch: Arc<[Renew]>, _policy: Durability) -> Reply<Vec<Confirmation>> {
         Box::pin(std::future::ready(Err(cannot_confirm())))
     }
 
@@ -122,9 +127,9 @@ pub(crate) trait LockSteps {
         None
     }
 
-    /// Whether a request for a lock that fails has given its lease id up: the next is for another id (QB4).
-    fn gives_up_failures(&self) -> bool {
-        false
+    /// How it stands with a lease id on which several servers vote; `None` where one server decides.
+    fn voted(&self, _lease: LeaseId) -> Option<Voted> {
+        None
     }
 }
 
@@ -232,6 +237,11 @@ pub(crate) trait ServerLink {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// What each of its servers says of itself; none of a server in memory. It only reads.
+    fn reports(&self) -> Vec<BoxFuture<'static, ServerReport>> {
+        Vec::new()
+    }
+
     /// Leases are held that will have to be renewed from the background runtime: the backend may make a connection ready for that.
     fn prepare(&self) {}
 
@@ -266,18 +276,25 @@ pub(crate) struct QueueEntry {
     pub(crate) keep_ms: u64,
 }
 
+/// A lease id on which several servers vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Voted {
+    /// It may be asked for, and a minority may have it, too.
+    Open,
+    /// It is asked for no more (QB4). The backend settles what servers have of it.
+    GivenUp,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
     /// The lease id holds it; `remaining` of its lease is left (B1).
     Granted { remaining: Duration, tokens: Tokens },
     /// Another owner holds it, or has its turn first. `None`: its lease has no end (the TTL was removed). A `silent` one is no
-    /// client of ours, and tells no waiter when it gives the lock back; of a fair mutex, only the one that is next. `given_up`: the
-    /// backend has given this lease id up, and settles what it may have; the next ask is for another id (QB4). `unsettled`: that may be no other
-    /// than this client, by a lease id that it was giving up when this was asked.
+    /// client of ours, and tells no waiter when it gives the lock back; of a fair mutex, only the one that is next. `unsettled`: that may be
+    /// no other than this client, by a lease id that it was giving up when this was asked.
     Held {
         ttl: Option<Duration>,
         silent: bool,
-        given_up: bool,
         unsettled: bool,
     },
     /// The lease id was given up before this copy of the request arrived.

@@ -22,9 +22,11 @@ pub(crate) trait Sink: fmt::Debug + Send + Sync {
     }
 }
 
-/// A server was restarted, or another has taken its place: it may have forgotten what it was told of these locks.
+/// A server was restarted, or another has taken its place: it may have forgotten what it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restarted {
-    /// Of all locks.
-    All,
+    /// The server of a lock: what was granted before counts no more.
+    Whole,
+    /// A server of a quorum: its majority may stand all the same, and the quorum judges that by itself (QB6).
+    OneVote,
 }

@@ -7,7 +7,8 @@ use super::{
     RwLock, Semaphore, SpinMutex, table::blocking, wait,
 };
 use crate::{
-    ClientBuilder, Error, Event, Owner, Part, Shutdown, Status, background::BackgroundRuntime,
+    ClientBuilder, Error, Event, Finding, Owner, Part, Shutdown, Status,
+    background::BackgroundRuntime,
 };
 
 blocking! {
@@ -35,6 +36,7 @@ blocking! {
         plain id() -> &str, "The uuid of this client: the first half of each of its owner fields on the server.";
         verb status(name: impl AsRef<str>) -> Status, "The holders of a mutex, and how many wait for it.";
         verb force_unlock(name: impl AsRef<str>) -> bool, "Frees a mutex: takes it from its holder. `false` if it was free.";
+        verb examine() -> Vec<Finding>, "Whether the servers may be trusted with locks, by what they say of themselves.";
         verb shutdown(how: Shutdown) -> (), "Shuts the client down: waiters get an error, and nothing new is begun.";
     }
 }

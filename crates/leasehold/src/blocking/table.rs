@@ -44,7 +44,7 @@ macro_rules! same_here {
         })*
     };
 }
-same_here!(() bool i64 u32 u64 Vec<u8> Duration Status Vec<Status> Released LostReason);
+same_here!(() bool i64 u32 u64 Vec<u8> Duration Status Vec<Status> Vec<crate::Finding> Released LostReason);
 
 /// The outputs of the futures of the async API: most may fail.
 pub(super) trait VerbEnd {

@@ -2,13 +2,13 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use super::{ClientBuilder, given::check_characters};
+use super::{ClientBuilder, InProcess, given::check_characters};
 use crate::{
     Error,
     address::{self, Several},
     backend::{
         Backend, Sink,
-        memory::{self, MemoryServer},
+        memory::MemoryServer,
         quorum::{Quorum, Sinks},
         redis::{GivenServer, Login, Redis},
     },
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Clone)]
 pub(super) enum Given {
     Urls(Vec<String>),
-    Memory(Vec<MemoryServer>),
+    InProcess(Vec<InProcess>),
 }
 
 /// A quorum that lacks at most its connections.
@@ -92,8 +92,8 @@ impl ClientBuilder {
         mut self,
         servers: impl IntoIterator<Item = &'a MemoryServer>,
     ) -> Self {
-        let servers = servers.into_iter().cloned().collect();
-        self.quorum = Some(Given::Memory(servers));
+        let servers = servers.into_iter().cloned().map(InProcess::Memory);
+        self.quorum = Some(Given::InProcess(servers.collect()));
         self
     }
 
@@ -204,14 +204,14 @@ impl Given {
 
     #[cfg(feature = "blocking")]
     pub(super) fn is_of_memory(&self) -> bool {
-        matches!(self, Given::Memory(_))
+        matches!(self, Given::InProcess(_))
     }
 
     /// The addresses that tell the servers apart, as far as that is known without a connection.
     fn addresses(&self) -> Vec<String> {
         match self {
             Given::Urls(urls) => urls.iter().map(|url| address_of(url)).collect(),
-            Given::Memory(servers) => servers.iter().map(MemoryServer::called).collect(),
+            Given::InProcess(servers) => servers.iter().map(InProcess::called).collect(),
         }
     }
 
@@ -226,11 +226,11 @@ impl Given {
         check_lease(config)?;
         let sinks = Sinks::new(sink);
         let (backends, clock, background): (Vec<Box<dyn Backend>>, _, _) = match self {
-            Given::Memory(servers) => {
+            Given::InProcess(servers) => {
                 // All servers of memory count from instants of their own: a client measures all votes on one clock (QB1).
-                let clock = servers.first().map_or(Clock::Boot, MemoryServer::clock);
-                let member = |(at, server): (usize, MemoryServer)| {
-                    memory::client_of(server, uuid, label.to_owned(), config, sinks.of(at))
+                let clock = servers.first().map_or(Clock::Boot, InProcess::clock);
+                let member = |(at, server): (usize, InProcess)| {
+                    server.client(uuid, label.to_owned(), config, sinks.of(at))
                 };
                 let backends = servers.into_iter().enumerate().map(member);
                 (backends.collect(), clock, BackgroundRuntime::here())

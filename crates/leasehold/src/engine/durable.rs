@@ -121,7 +121,7 @@ async fn acknowledge(hold: &Arc<Hold>) -> Result<Option<Missed>, Cause> {
             lease: hold.lease,
             lease_ms: spec.lease_ms(),
         };
-        let answer = env.backend.confirm(&[renew], hold.durability).await;
+        let answer = env.backend.confirm([renew].into(), hold.durability).await;
         let said = match answer.map(|said| said.first().copied()) {
             Ok(said) => said.unwrap_or(Confirmation::NONE),
             Err(failure) if failure.is_final() => return Err(Arc::clone(failure.cause())),
@@ -134,14 +134,14 @@ async fn acknowledge(hold: &Arc<Hold>) -> Result<Option<Missed>, Cause> {
         match said.renewal {
             // The caller of this checks the hold next, and answers with the loss.
             Renewal::Lost if hold.answered_not_ours(sent) => {}
-            Renewal::Extended => {
+            Renewal::Extended if !hold.is_from_before(sent) => {
                 hold.note_acknowledged(&said);
                 if said.believed(env.config.unmet) == Renewal::Extended {
                     // B1, B2: what was asked for, counted from before it was sent.
                     let _ = hold.extended(spec.lease(), sent);
                 }
             }
-            // It has no answer: nothing is acknowledged by that.
+            // The renewal has no answer, or the server that answered has been replaced since (bug 318): replicas have acknowledged nothing.
             _ => {
                 env.sleep(backoff.next()).await;
                 continue;

@@ -23,6 +23,7 @@ use crate::{
     background::Resident,
     backoff::{Backoff, stretched},
     clock::Tick,
+    engine::claim::subscription::Subscription,
     engine::env::Env,
     engine::local::answer,
     engine::local::answer::{AnswerFuture, Answerer},
@@ -57,8 +58,7 @@ struct State {
     said: Option<Tick>,
     /// Why it gives no usable answer, since then.
     trouble: Option<Failure>,
-    /// It does not let this client hear wake-ups any more.
-    deaf: bool,
+    subscription: Subscription,
 }
 
 /// A wait for a latch. Dropping it leaves.
@@ -166,7 +166,9 @@ impl AllLatchWaiters {
     pub(crate) fn wake(&self, id: &LockId, wake_up: WakeUp) {
         let of_latch = self.by_name.lock().get(id).map(Arc::clone);
         if let Some(of_latch) = of_latch {
-            of_latch.state.lock().deaf |= wake_up == WakeUp::Deaf;
+            if wake_up == WakeUp::Deaf {
+                of_latch.state.lock().subscription.ended();
+            }
             of_latch.bell.notify_one();
         }
     }
@@ -266,19 +268,16 @@ impl LatchWaiters {
 async fn drive(latch_waiters: Arc<AllLatchWaiters>, of_latch: Arc<LatchWaiters>) {
     let env = &latch_waiters.env;
     let mut backoff = Backoff::of_request();
-    // Whether wake-ups are heard; and whether a subscription may be there, or come about.
-    let (mut hears, mut subscribed) = (false, false);
     loop {
-        let upto = {
-            let mut state = of_latch.state.lock();
-            hears &= !std::mem::take(&mut state.deaf);
-            (!state.waiters.is_empty()).then_some(state.next)
+        let (upto, is_heard) = {
+            let state = of_latch.state.lock();
+            let upto = (!state.waiters.is_empty()).then_some(state.next);
+            (upto, state.subscription.is_open())
         };
         let Some(upto) = upto else {
-            if subscribed {
+            if of_latch.state.lock().subscription.close() {
                 let unheard = env.backend.unlisten(&of_latch.id);
                 let _ = env.within(UNSUBSCRIBED, unheard).await;
-                (hears, subscribed) = (false, false);
             }
             if latch_waiters.remove(&of_latch) {
                 return;
@@ -296,19 +295,17 @@ async fn drive(latch_waiters: Arc<AllLatchWaiters>, of_latch: Arc<LatchWaiters>)
             }
             Ok(_) => {
                 of_latch.answered(env.clock.now());
-                if hears {
+                if is_heard {
                     backoff.reset();
                     sleep(env, &of_latch).await;
                     continue;
                 }
-                // Before the answer: a subscription that failed may be there all the same, and must be ended (L3).
-                subscribed = true;
-                match env.backend.listen(of_latch.id.clone()).await {
+                of_latch.state.lock().subscription.asks();
+                let answer = env.backend.listen(of_latch.id.clone()).await;
+                of_latch.state.lock().subscription.answered(answer.is_ok());
+                match answer {
                     // Once more, for what was said before.
-                    Ok(()) => {
-                        hears = true;
-                        continue;
-                    }
+                    Ok(()) => continue,
                     Err(failure) => failure,
                 }
             }

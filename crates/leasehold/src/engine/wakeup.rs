@@ -54,9 +54,9 @@ impl Sink for WakeUps {
     }
 
     /// Holds are verified. Waiters are told to ask when they are heard again, on the new subscription.
-    fn restarted(&self, Restarted::All: Restarted) {
+    fn restarted(&self, restarted: Restarted) {
         if let Some(queues) = self.0.get().and_then(|woken| woken.queues.upgrade()) {
-            queues.watchdog.note_restart(queues.clock.now());
+            queues.watchdog.note_restart(queues.clock.now(), restarted);
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use crate::common;
 use crate::common::{
-    SOON, assert_nothing_left, int,
+    SOON, assert_nothing_left, flavors, int,
     process::{Job, Process, hear, job, say},
     redisson::Redisson,
     servers, soon, wait_until_idle,
@@ -246,7 +246,7 @@ async fn no_update_is_lost_between_two_processes_of_each_kind() {
     const THREADS: usize = 3;
     const PLACES: &str = "leasehold:{name}:fair:places";
     let times = common::of_the_whole(500);
-    for server in servers() {
+    for server in flavors(0).into_iter().map(Server::start) {
         let file = server.dir().join("number");
         let mut rust = [process(&server, "obey"), process(&server, "obey")];
         let mut java = [
@@ -312,7 +312,7 @@ async fn three_killed_waiters_of_redisson_cost_the_next_five_seconds_in_all() {
 
 #[tokio::test]
 async fn killed_waiters_of_redisson_cost_no_more_when_redisson_releases() {
-    for server in servers() {
+    for server in flavors(1).into_iter().map(Server::start) {
         let waiter = client_of(&server).await;
         let mut java = Redisson::start(&server, LEASE).await;
         assert_eq!(java.obey("fair lock name").await, "locked");

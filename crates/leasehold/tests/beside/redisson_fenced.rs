@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::common::{
-    int, keys, late::Control, redisson::Redisson, release, servers, soon, wait_until_idle,
+    flavors, int, keys, late::Control, redisson::Redisson, release, servers, soon, wait_until_idle,
 };
 use futures_util::future::join_all;
 use leasehold::{Client, FencedMutex, Handoff, LostReason};
@@ -174,7 +174,7 @@ async fn count(mutex: FencedMutex, file: PathBuf, times: usize) {
 async fn no_update_is_lost_and_no_token_goes_back_between_two_processes_of_each_kind() {
     const THREADS: usize = 3;
     const TIMES: usize = 60;
-    for server in servers() {
+    for server in flavors(1).into_iter().map(Server::start) {
         let file = server.dir().join("number");
         std::fs::write(&file, "0 0").unwrap();
         for handoff in [Handoff::default(), Handoff::off()] {

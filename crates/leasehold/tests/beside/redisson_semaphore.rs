@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::common;
-use crate::common::{SOON, int, redisson::Redisson, servers, soon, wait_until_idle};
+use crate::common::{SOON, flavors, int, redisson::Redisson, servers, soon, wait_until_idle};
 use futures_util::future::join_all;
 use leasehold::{Client, Released, Semaphore, SemaphoreGuard};
 use leasehold_testkit::{Server, wait_until_async};
@@ -161,7 +161,7 @@ async fn count(semaphore: Semaphore, file: PathBuf, times: usize) {
 async fn no_update_is_lost_under_a_semaphore_of_one_between_two_processes_of_each_kind() {
     const THREADS: usize = 3;
     let times = common::of_the_whole(500);
-    for server in servers() {
+    for server in flavors(1).into_iter().map(Server::start) {
         let file = server.dir().join("number");
         let clients = [semaphore(&server).await, semaphore(&server).await];
         clients[0].1.try_set_permits(1).await.unwrap();

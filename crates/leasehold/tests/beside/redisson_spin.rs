@@ -7,7 +7,7 @@ use std::{
 
 use crate::common;
 use crate::common::{
-    SOON, assert_nothing_left, attempts, channels, redisson::Redisson, servers, soon,
+    SOON, assert_nothing_left, attempts, channels, flavors, redisson::Redisson, servers, soon,
     wait_until_idle,
 };
 use futures_util::future::join_all;
@@ -83,7 +83,7 @@ async fn count(lock: SpinMutex, file: PathBuf, times: usize) {
 async fn no_update_is_lost_between_two_processes_of_each_kind() {
     const THREADS: usize = 3;
     let times = common::of_the_whole(500);
-    for server in servers() {
+    for server in flavors(0).into_iter().map(Server::start) {
         let file = server.dir().join("number");
         let clients = [client_of(&server).await, client_of(&server).await];
         let mut java = [

@@ -6,7 +6,6 @@
 )]
 
 pub mod addresses;
-pub mod differential;
 pub mod forced;
 pub mod kinds;
 pub mod late;

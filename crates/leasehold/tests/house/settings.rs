@@ -4,9 +4,10 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 /// Methods of the builder without a row, and why.
-const IN_A_PROGRAM_ALONE: [(&str, &str); 9] = [
+const IN_A_PROGRAM_ALONE: [(&str, &str); 10] = [
     ("memory", "a server of this process"),
     ("quorum_memory", "servers of this process"),
+    ("simulated", "servers of a simulation"),
     ("sentinel", "its URL says the same"),
     ("cluster", "its URL says the same"),
     ("credentials", "code"),

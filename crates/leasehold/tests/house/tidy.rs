@@ -55,6 +55,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
             "builder",
             "client",
             "docs",
+            "examine",
             "find",
             "lib",
             "locks",
@@ -85,6 +86,8 @@ const ROOT: &[(&str, &str)] = &[
     ("Event", "events"),
     ("Exclusive", "locks::guard"),
     ("Fair", "locks::fair_mutex"),
+    ("Finding", "examine"),
+    ("Level", "examine"),
     ("Fenced", "locks::guard"),
     ("Plain", "locks::guard"),
     ("Read", "locks::guard"),
@@ -138,9 +141,9 @@ const FUNCTION_MOST: usize = 80;
 /// Code that has one home, or this many on purpose: a text of the sources, how often it stands there, and what another one would be.
 const HOMES: [(&str, usize, &str); 3] = [
     (
-        "impl LockSteps for ",
-        4,
-        "one more backend: one server, a cluster, a majority and memory are all",
+        " LockSteps for ",
+        3,
+        "one more backend: a router of servers, a majority and memory are all",
     ),
     (
         "struct Backoff",

@@ -72,7 +72,9 @@ async fn a_leader_is_told_with_its_value_until_it_resigns_or_is_dropped() {
 async fn a_leader_of_three_weeks_is_told_until_its_last_day() {
     let server = MemoryServer::new();
     let client = Client::builder().memory(&server).connect().await.unwrap();
+    // Renewed a few thousand times in all.
     let election = client.election("scheduler").value("here");
+    let election = election.lease(600 * SECOND);
     let term = election.campaign().await.unwrap();
     for _day in 0..21 {
         tokio::time::sleep(86_400 * SECOND).await;

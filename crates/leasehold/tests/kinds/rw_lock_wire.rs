@@ -144,7 +144,7 @@ async fn a_reader_with_a_shorter_lease_shortens_no_ones() {
         let (one, two) = (client_of(&server).await, client_of(&server).await);
         let long = one.rw_lock("name").fixed_lease(Duration::from_secs(60));
         let first = long.read().await.unwrap();
-        let short = two.rw_lock("name").lease(Duration::from_millis(400));
+        let short = two.rw_lock("name").lease(Duration::from_millis(800));
         let second = short.read().await.unwrap();
         // It lives on by renewals only.
         tokio::time::sleep(Duration::from_secs(1)).await;

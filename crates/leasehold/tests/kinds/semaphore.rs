@@ -12,7 +12,8 @@ use crate::common::{
     wire::{Monitor, Network, documented_rules, more_rules, script_calls, send_copy},
 };
 use leasehold::{
-    Client, ErrorKind, LostReason, MemoryServer, Released, Semaphore, SemaphoreGuard, Shutdown,
+    Client, ErrorKind, Handoff, LostReason, MemoryServer, Released, Semaphore, SemaphoreGuard,
+    Shutdown,
 };
 use leasehold_testkit::{Server, wait_until_async};
 
@@ -352,6 +353,8 @@ async fn a_big_request_is_not_starved_by_small_ones_and_all_come_in_order() {
 async fn permits_pass_from_task_to_task_in_memory() {
     for server in servers() {
         let (client, semaphore) = on(&server, 1).await;
+        // A budget that no busy machine uses up.
+        let semaphore = semaphore.handoff(Handoff::new(64, SOON));
         let held = semaphore.acquire().await.unwrap();
         let tasks: Vec<_> = (0..20)
             .map(|_| {
@@ -372,7 +375,7 @@ async fn permits_pass_from_task_to_task_in_memory() {
             soon("its turn", task).await.unwrap();
         }
         let calls = script_calls(&server) - before;
-        assert!(calls <= 10, "{calls} script calls for 20 turns");
+        assert!(calls <= 1, "{calls} script calls for 20 turns");
         until_free(&semaphore, 1).await;
         wait_until_idle(&client).await;
     }

@@ -478,7 +478,8 @@ async fn a_reader_that_is_not_heard_any_more_is_not_taken_out_by_its_own_place()
         let connect = async |url: &str| Client::connect(url).await.unwrap();
         let (dies, waits) = (connect(&url).await, connect(&url).await);
         let other = connect(&server.url()).await;
-        let held = dies.rw_lock("name").fixed_lease(SHORT).write();
+        // Long enough that the reader is in line before its end, on a busy machine, too.
+        let held = dies.rw_lock("name").fixed_lease(5 * SHORT).write();
         let held = held.await.unwrap();
         let reads = tokio::spawn(waits.rw_lock("name").read());
         until_in_line(&waits).await;

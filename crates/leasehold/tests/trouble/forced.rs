@@ -14,7 +14,7 @@ use leasehold_testkit::{Proxy, Server, wait_until_async};
 use crate::common::{
     SOON, few_or,
     forced::{both, told_in_time},
-    int, servers, soon,
+    int, restricted, servers, soon, until_listening, until_waiting_here,
 };
 
 /// By a handle of the same kind, and by the name alone.
@@ -86,6 +86,27 @@ async fn the_holder_and_the_next_of_its_process_are_told_at_once_of_each_kind() 
             both(lost, next, force).await
         })
         .await;
+    }
+}
+
+/// Bug 320: the first attempt to listen was the last.
+#[tokio::test]
+async fn a_process_that_cannot_listen_at_first_listens_while_its_task_waits() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = restricted(&server, &proxy, &["+@all"]).await;
+        let other = Client::connect(&server.url()).await.unwrap();
+        let mutex = client.mutex("name");
+        let guard = mutex.lock().await.unwrap();
+        server.cli(&["ACL", "LOG", "RESET"]);
+        let waiter = tokio::spawn(mutex.lock());
+        until_waiting_here(&client, 1).await;
+        let is_refused = || server.cli(&["ACL", "LOG"]) != redis::Value::Array(Vec::new());
+        wait_until_async(SOON, "it may hear nothing", is_refused).await;
+        server.cli(&["ACL", "SETUSER", "worker", "&*"]);
+        until_listening(&other, 1).await;
+        guard.release().await.unwrap();
+        drop(soon("the next", waiter).await.unwrap().unwrap());
     }
 }
 

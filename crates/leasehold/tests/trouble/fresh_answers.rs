@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::common::{
-    ByHand, SOON, World, attempts,
+    ByHand, SOON, World, attempts, int,
     kinds::{AnyGuard, AnyLock, ROWS, Row},
     servers, soon, wait_until_idle,
     wire::Network,
@@ -65,8 +65,10 @@ async fn an_answer_that_is_under_way_is_not_the_answer_to_a_later_call() {
         let b = Client::connect(&proxy.url()).await.unwrap();
         let held = a.mutex("name").lock().await.unwrap();
         assert!(b.mutex("name").try_lock().await.unwrap().is_none());
-        // Nothing of that call is still to be counted.
+        // Nothing else is still to be counted: not of that call, nor that the holder tells who it is.
         wait_until_idle(&b).await;
+        let has_told = || int(&server, &["DBSIZE"]) == 2; // the name, and its card
+        wait_until_async(SOON, "the holder has told who it is", has_told).await;
         proxy.stall(Some(Way::ToClient));
         let before = attempts(&server);
         let mut first = ByHand::new(b.mutex("name").try_lock());
@@ -278,5 +280,55 @@ async fn a_call_that_goes_as_its_answer_comes_leaves_no_holder_to_the_next() {
             }
             assert_eq!(none, 0, "{}, {name}: of {rounds}", world.name());
         }
+    }
+}
+
+/// Whoever has heard of a restart is given no guard of a hold that the server of before gave, and the present one has not (bug 315).
+#[tokio::test(start_paused = true)]
+async fn a_grant_from_before_a_restart_is_asked_for_again() {
+    // After a restart without data nothing says how many permits there are.
+    let rows = ROWS
+        .iter()
+        .filter(|row| !matches!(row, Row::Permit | Row::Count));
+    for row in rows {
+        let server = MemoryServer::new();
+        let client = Client::builder().memory(&server).connect().await.unwrap();
+        let name = format!("{row:?}");
+        let lock = row.lock(&client, &name);
+        server.delay(WAY);
+        let restart = async {
+            // It has carried the request out, and the answer is on its way.
+            tokio::time::sleep(WAY + WAY / 2).await;
+            assert!(!server.names().is_empty(), "{row:?}");
+            server.restart_empty();
+        };
+        let (guard, ()) = tokio::join!(lock.lock(), restart);
+        let guard = guard.unwrap();
+        assert!(!server.names().is_empty(), "{row:?}: nothing is held");
+        server.delay(Duration::ZERO);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed, "{row:?}");
+    }
+}
+
+/// A hold that the present server may have forgotten goes to no other task of its process (bug 326).
+#[tokio::test(start_paused = true)]
+async fn a_hold_from_before_a_restart_is_not_passed_on() {
+    let shared = |row: &&Row| matches!(row, Row::Permit | Row::Count | Row::Read);
+    for row in ROWS.iter().filter(|row| !shared(row)) {
+        let server = MemoryServer::new();
+        let client = Client::builder().memory(&server).connect().await.unwrap();
+        let name = format!("{row:?}");
+        let lock = row.lock(&client, &name);
+        let first = lock.lock().await.unwrap();
+        server.delay(WAY);
+        let leave = async {
+            server.restart_empty();
+            drop(first);
+        };
+        let (next, ()) = tokio::join!(lock.lock(), leave);
+        let next = next.unwrap();
+        assert!(!server.names().is_empty(), "{row:?}: nothing is held");
+        server.delay(Duration::ZERO);
+        assert_eq!(next.release().await.unwrap(), Released::Freed, "{row:?}");
     }
 }

@@ -152,7 +152,7 @@ async fn a_name_that_only_its_client_uses_is_not_held_by_another_after_a_pause_o
         let all = rounds * askers.len();
         assert!(
             wrong.is_empty(),
-            "{flavor}, {} of {all}: {wrong:#?}",
+            "{flavor}, {} of {all}: {wrong:?}",
             wrong.len()
         );
     }
@@ -196,7 +196,7 @@ async fn nor_is_any_of_many_names_of_one_client() {
         let all = rounds * names;
         assert!(
             wrong.is_empty(),
-            "{flavor}, {} of {all}: {wrong:#?}",
+            "{flavor}, {} of {all}: {wrong:?}",
             wrong.len()
         );
     }
@@ -237,7 +237,7 @@ async fn nor_after_answers_that_were_lost_or_late() {
             wait_until_idle(client).await;
         }
     }
-    assert!(wrong.is_empty(), "{} of {all}: {wrong:#?}", wrong.len());
+    assert!(wrong.is_empty(), "{} of {all}: {wrong:?}", wrong.len());
 }
 
 /// The time that a call adds to its bound until it has told its caller, on a machine that is not late itself.

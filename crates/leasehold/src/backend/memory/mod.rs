@@ -1,5 +1,5 @@
-//! Leases in memory, on tokio time: the readable specification of the scripts in `backend/redis`, the embedded store of
-//! the demo, and a store for users' own tests.
+//! Leases in memory, on tokio time: the embedded store of the demo, and a store for users' own tests. The conformance suite holds it and the servers
+//! to the same answers.
 
 mod kinds;
 mod server;
@@ -23,14 +23,6 @@ use crate::{
     outage::Outage,
     owner::LeaseId,
 };
-#[cfg(feature = "sim")]
-use crate::{
-    backend::{
-        redis,
-        simulated::request::{Kind, Request, Unconnected},
-    },
-    world,
-};
 use store::{Store, Subscriber};
 
 /// A client of a [`MemoryServer`].
@@ -41,8 +33,6 @@ pub(crate) struct Memory {
     timeout: Duration,
     /// How long fencing tokens are kept.
     retention: Option<Duration>,
-    /// After how long without being heard a waiter of a fair mutex is dead.
-    dead_after: Duration,
     outage: Arc<Outage>,
 }
 
@@ -53,10 +43,6 @@ pub(crate) fn client_of(
     config: &Config,
     sink: Arc<dyn Sink>,
 ) -> Box<dyn Backend> {
-    #[cfg(feature = "sim")]
-    if let Some(scripts) = server.scripts() {
-        return redis::simulated(scripts, client, config, sink, server.called());
-    }
     Box::new(Memory::new(server, client, label, config, sink))
 }
 
@@ -77,7 +63,6 @@ impl Memory {
             subscriber,
             timeout: config.operation_timeout,
             retention: config.token_retention,
-            dead_after: config.fair_wait_timeout,
             outage: Arc::new(outage),
         }
     }
@@ -85,18 +70,11 @@ impl Memory {
     /// Carries out a step, with the faults the server is told to show.
     fn step<T: Clone + fmt::Debug + Send + 'static>(
         &self,
-        what: What,
-        step: impl Fn(&mut Store, &Arc<str>) -> Result<T, Failure> + Send + 'static,
+        step: impl FnOnce(&mut Store, &Arc<str>) -> Result<T, Failure> + Send + 'static,
     ) -> Reply<T> {
         let server = self.server.clone();
         let client = Arc::clone(&self.client);
         let timeout = self.timeout;
-        #[cfg(feature = "sim")]
-        if self.server.network().is_some() {
-            let answer = self.send(what, move |store| step(store, &client));
-            return Box::pin(in_time(timeout, answer));
-        }
-        let _ = what;
         let outage = Arc::clone(&self.outage);
         Box::pin(async move {
             let carried_out = server.carry_out(move |store| step(store, &client));
@@ -109,32 +87,12 @@ impl Memory {
             answer
         })
     }
-
-    /// Through the simulated network. A request leaves when it is first polled, as on a real server.
-    #[cfg(feature = "sim")]
-    fn send<T: Clone + fmt::Debug + Send + 'static>(
-        &self,
-        (kind, about, what): What,
-        step: impl Fn(&mut Store) -> Result<T, Failure> + Send + 'static,
-    ) -> Reply<T> {
-        let (server, client) = (self.server.clone(), Arc::clone(&self.client));
-        Box::pin(async move {
-            let (request, answer) = Request::new(&client, kind, about, what, step);
-            if let Some(network) = server.network() {
-                network.send(request);
-            }
-            answer.await
-        })
-    }
 }
 
-pub(crate) async fn in_time<T>(
+async fn in_time<T>(
     timeout: Duration,
     answer: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    #[cfg(feature = "sim")]
-    // tokio does not tell the simulation when its next timer is due.
-    world::set_timer(tokio::time::Instant::now() + timeout);
     match tokio::time::timeout(timeout, answer).await {
         Ok(answer) => answer,
         // The step may be carried out at this very moment: the time says only that no answer has come.
@@ -142,58 +100,30 @@ pub(crate) async fn in_time<T>(
     }
 }
 
-/// A step in words, for the simulation.
-#[cfg(feature = "sim")]
-type What = (
-    Kind,
-    Vec<(Arc<str>, u64)>,
-    Box<dyn fmt::Debug + Send + Sync>,
-);
-#[cfg(not(feature = "sim"))]
-#[derive(Clone, Copy)]
-struct What;
-
-macro_rules! what {
-    ($kind:ident, $id:expr, $lease:expr, $what:expr) => {
-        what!($kind, [($id.name.shared(), $lease)], $what)
-    };
-    ($kind:ident, $about:expr, $what:expr) => {{
-        #[cfg(feature = "sim")]
-        {
-            let what: Box<dyn fmt::Debug + Send + Sync> = Box::new($what);
-            (Kind::$kind, $about.into_iter().collect(), what)
-        }
-        #[cfg(not(feature = "sim"))]
-        What
-    }};
-}
-
 /// Requests are about locks as the server knows them.
 impl LockSteps for Memory {
     fn acquire(&self, mut step: Acquire) -> Reply<Acquired> {
         // A spin mutex is a mutex on the server, and all tasks that wait for a fair mutex ask for the same lock.
         step.id = step.id.on_server();
-        let what = what!(Acquire, step.id, step.lease.get(), step.clone());
-        let (retention, dead_after) = (self.retention, self.dead_after);
-        self.step(what, move |store, client| {
+        let retention = self.retention;
+        self.step(move |store, client| {
             // The store has holds apart for each kind. On a server another kind's key is in the way, and the script refuses it.
             store.check_kind(&step.id)?;
-            let store = store.keep_tokens(retention).dead_after(dead_after);
+            let store = store.keep_tokens(retention);
             Ok(store.acquire(client, &step))
         })
     }
 
     fn release(&self, mut step: Release) -> Reply<ReleaseReply> {
         step.id = step.id.on_server();
-        let what = what!(Release, step.id, step.lease.get(), step.clone());
-        let (retention, dead_after) = (self.retention, self.dead_after);
-        self.step(what, move |store, client| {
-            let store = store.keep_tokens(retention).dead_after(dead_after);
+        let retention = self.retention;
+        self.step(move |store, client| {
+            let store = store.keep_tokens(retention);
             Ok(store.release(client, &step))
         })
     }
 
-    fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>> {
+    fn renew(&self, batch: Arc<[Renew]>) -> Reply<Vec<Renewal>> {
         let batch: Vec<Renew> = batch
             .iter()
             .map(|renew| Renew {
@@ -201,14 +131,7 @@ impl LockSteps for Memory {
                 ..renew.clone()
             })
             .collect();
-        let what = what!(
-            Renew,
-            batch
-                .iter()
-                .map(|renew| (renew.id.name.shared(), renew.lease.get())),
-            batch.clone()
-        );
-        self.step(what, move |store, client| {
+        self.step(move |store, client| {
             let answers = batch.iter().map(|renew| store.renew(client, renew));
             Ok(answers.collect())
         })
@@ -216,72 +139,45 @@ impl LockSteps for Memory {
 
     fn extend(&self, mut step: Extend) -> Reply<Option<Duration>> {
         step.id = step.id.on_server();
-        let what = what!(
-            Extend,
-            step.id,
-            step.lease.get(),
-            format!("{} ms", step.lease_ms)
-        );
         // No look at the kind, as with each step on a hold that is there: holds are stored by kind, so no other kind's is found.
-        self.step(what, move |store, client| Ok(store.extend(client, &step)))
+        self.step(move |store, client| Ok(store.extend(client, &step)))
     }
 
     fn count(&self, mut step: Count) -> Reply<Counted> {
         step.id = step.id.on_server();
-        let what = what!(
-            Count,
-            step.id,
-            step.lease.get(),
-            format!("{} holds", step.holds)
-        );
-        self.step(what, move |store, client| Ok(store.count(client, &step)))
+        self.step(move |store, client| Ok(store.count(client, &step)))
     }
 
     fn downgrade(&self, step: Downgrade) -> Reply<bool> {
-        let what = what!(Downgrade, step.id, step.lease.get(), step.clone());
-        self.step(
-            what,
-            move |store, client| Ok(store.downgrade(client, &step)),
-        )
+        self.step(move |store, client| Ok(store.downgrade(client, &step)))
     }
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
         let id = id.on_server();
-        let what = what!(Inspect, id, 0, "");
-        self.step(what, move |store, _| {
+        self.step(move |store, _| {
             store.check_kind(&id)?;
             Ok(store.inspect(&id))
         })
     }
 
     fn find(&self, step: FindPage) -> Reply<FoundPage> {
-        let what = what!(Inspect, [], step.clone());
-        self.step(what, move |store, _| Ok(store.find(&step)))
+        self.step(move |store, _| Ok(store.find(&step)))
     }
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
         let id = id.on_server();
-        let what = what!(ForceUnlock, id, 0, "");
-        let (retention, dead_after) = (self.retention, self.dead_after);
-        self.step(what, move |store, _| {
+        let retention = self.retention;
+        self.step(move |store, _| {
             store.check_kind(&id)?;
-            let store = store.keep_tokens(retention).dead_after(dead_after);
+            let store = store.keep_tokens(retention);
             Ok(store.force_unlock(&id))
         })
     }
 
     fn keep(&self, step: Keep) -> Reply<KeptEntries> {
-        let what = what!(
-            Keep,
-            step.entries
-                .iter()
-                .map(|entry| (step.id.name.shared(), entry.lease.get())),
-            step.clone()
-        );
-        let dead_after = self.dead_after;
-        self.step(what, move |store, client| {
+        self.step(move |store, client| {
             store.check_kind(&step.id)?;
-            Ok(store.dead_after(dead_after).keep(client, &step))
+            Ok(store.keep(client, &step))
         })
     }
 
@@ -293,27 +189,13 @@ impl LockSteps for Memory {
 impl WakeUpSteps for Memory {
     fn listen(&self, id: LockId) -> Reply<()> {
         let subscriber = Arc::clone(&self.subscriber);
-        let what = what!(Listen, id, id.task(), "");
-        self.step(what, move |store, client| {
+        self.step(move |store, client| {
             store.listen(client, &id, &subscriber);
             Ok(())
         })
     }
 
     fn unlisten(&self, id: &LockId) -> Reply<()> {
-        #[cfg(feature = "sim")]
-        if let Some(network) = self.server.network() {
-            let (client, id) = (Arc::clone(&self.client), id.clone());
-            let (kind, about, what) = what!(Unlisten, id, id.task(), "");
-            let step = move |store: &mut Store| {
-                store.unlisten(&client, &id);
-                Ok(())
-            };
-            let (request, answer) = Request::new(&self.client, kind, about, what, step);
-            // Asked for at once: callers drop this reply without a poll.
-            network.send(request);
-            return answer;
-        }
         // Here and not within the reply, which callers drop without a poll.
         self.server.unlisten(&self.client, id);
         Box::pin(std::future::ready(Ok(())))
@@ -322,8 +204,7 @@ impl WakeUpSteps for Memory {
 
 impl NumberSteps for Memory {
     fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
-        let what = what!(Permits, id, once.number.get(), step);
-        self.step(what, move |store, client| {
+        self.step(move |store, client| {
             store.check_kind(&id)?;
             Ok(store.permits(client, &id, step, once))
         })
@@ -332,16 +213,12 @@ impl NumberSteps for Memory {
 
 impl FencedSteps for Memory {
     fn write(&self, step: FencedWrite) -> Reply<Written> {
-        let what = what!(Write, step, step.token, step.clone());
         let retention = self.retention;
-        self.step(what, move |store, _| {
-            store.keep_tokens(retention).write(&step)
-        })
+        self.step(move |store, _| store.keep_tokens(retention).write(&step))
     }
 
     fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
-        let what = what!(Read, step, 0, step.clone());
-        self.step(what, move |store, _| store.read(&step))
+        self.step(move |store, _| store.read(&step))
     }
 }
 
@@ -366,21 +243,13 @@ impl ServerLink for Memory {
     }
 
     fn said(&self) -> ServerFacts {
-        #[cfg(feature = "sim")]
-        let started = self.server.started(&self.client);
-        #[cfg(not(feature = "sim"))]
-        let started = self.server.restarted();
         ServerFacts {
-            started,
+            started: self.server.restarted(),
             is_replica: false,
         }
     }
 
     fn trouble(&self) -> Option<crate::error::Cause> {
-        #[cfg(feature = "sim")]
-        if self.server.network()?.is_cut(&self.client) {
-            return Some(Arc::new(Unconnected));
-        }
         None
     }
 }

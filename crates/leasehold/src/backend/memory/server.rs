@@ -1,8 +1,5 @@
 //! The store itself, and its fault injection.
 
-#[cfg(feature = "sim")]
-mod simulated;
-
 use std::{
     collections::HashMap,
     fmt,
@@ -17,8 +14,6 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::store::{Store, Subscriber};
-#[cfg(feature = "sim")]
-use crate::backend::simulated::{request::Network, scripts::Scripts};
 use crate::{
     backend::{Failure, Restarted, WakeUp},
     clock::{Clock, Tick},
@@ -28,9 +23,9 @@ use crate::{
 
 /// A server in this process: leases in memory, on tokio time.
 ///
-/// Each client of it behaves like a process of its own, so a test can let several contend. It behaves like a
-/// Redis server with this library's scripts; with tokio's paused clock, thirty seconds pass at once. And it
-/// shows faults on demand, so that a test can see how its program handles a lost lock.
+/// Each client of it behaves like a process of its own, so a test can let several contend. It answers as a Redis
+/// server with this library's scripts does: one suite of tests asks both. With tokio's paused clock, thirty seconds
+/// pass at once. And it shows faults on demand, so that a test can see how its program handles a lost lock.
 ///
 /// # Examples
 /// ```
@@ -83,12 +78,6 @@ struct Shared {
     origin: Instant,
     /// When it restarted last; zero: never.
     restarted: AtomicU64,
-    /// The network that carries the requests, in a simulation.
-    #[cfg(feature = "sim")]
-    network: Option<Arc<dyn Network>>,
-    /// The real scripts, which take the place of the store.
-    #[cfg(feature = "sim")]
-    scripts: Option<Arc<Scripts>>,
 }
 
 #[derive(Debug, Default)]
@@ -110,10 +99,6 @@ impl Default for Shared {
             healed: Notify::new(),
             origin: Instant::now(),
             restarted: AtomicU64::new(0),
-            #[cfg(feature = "sim")]
-            network: None,
-            #[cfg(feature = "sim")]
-            scripts: None,
         }
     }
 }
@@ -136,19 +121,11 @@ impl MemoryServer {
     }
 
     pub(crate) fn clock(&self) -> Clock {
-        #[cfg(feature = "sim")]
-        if let (Some(_), Some(clock)) = (&self.0.network, crate::world::clock()) {
-            return Clock::Simulated(clock);
-        }
         Clock::Tokio(self.0.origin)
     }
 
     /// A name that no other server of this process has.
     pub(crate) fn called(&self) -> String {
-        #[cfg(feature = "sim")]
-        if let Some(called) = self.0.network.as_ref().and_then(|it| it.called()) {
-            return called;
-        }
         format!("memory:{:p}", Arc::as_ptr(&self.0))
     }
 
@@ -240,7 +217,7 @@ impl MemoryServer {
         };
         // Before the messages, and not under the lock: a client that verifies at once asks this store.
         for client in clients {
-            client.sink.restarted(Restarted::All);
+            client.sink.restarted(Restarted::Whole);
         }
         deliver(outbox);
     }

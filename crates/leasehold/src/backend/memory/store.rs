@@ -1,22 +1,22 @@
-//! The scripts of `backend/redis`, in Rust: the readable specification. No I/O, no clock of its own.
+//! The locks of a server in memory, as one table: holds, numbers, tokens, and a queue of waiting clients for each. No I/O, no clock of its own.
+//!
+//! Each step is carried out when it is asked for, once, in the order of the requests: so the tombstones and the numbers of asks with which the scripts in
+//! `backend/redis` meet late copies (B3, B4) are not needed here. A client that is gone does not listen, and an entry of its goes at the next step.
 
 mod fenced;
 mod find;
 mod numbers;
 mod queue;
 mod release;
-#[cfg(feature = "sim")]
-pub(crate) mod snapshot;
-mod turns;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use fenced::Fences;
-use queue::Waiting;
+use queue::Queued;
 
 use super::kinds::{StoredHold, rules};
 use crate::{
@@ -61,10 +61,9 @@ pub(crate) struct Store {
     pub(super) held: BTreeMap<LockId, Vec<StoredHold>>,
     /// How many permits there are, by semaphore: in all, or without leases those that are free; the count, by latch.
     pub(super) permits: HashMap<LockId, i64>,
-    queues: BTreeMap<LockId, Waiting>,
+    /// The clients that wait, next first.
+    queues: HashMap<LockId, VecDeque<Queued>>,
     pub(super) listeners: HashMap<LockId, Vec<Listener>>,
-    /// Lease ids that were given up, until then.
-    gone: HashMap<(Arc<str>, LeaseId), Duration>,
     /// The answers to requests that are not to be carried out twice, and until when they are kept.
     done: HashMap<(Arc<str>, LeaseId), (i64, Duration)>,
     fences: Fences,
@@ -76,8 +75,6 @@ pub(crate) struct Store {
     pub(super) outbox: Vec<(Arc<Subscriber>, LockId, WakeUp)>,
     /// The reading of the server's clock: the time since the server began.
     clock: Duration,
-    /// A client of a fair mutex that is not heard for so long is dead.
-    dead_after: Duration,
     /// How far it has been stepped ahead.
     pub(super) ahead: Duration,
     /// Messages do not get through.
@@ -85,7 +82,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Sets the server's clock to `now`. Leases and tombstones that have ended by then are gone.
+    /// Sets the server's clock to `now`. Leases that have ended by then are gone.
     pub(crate) fn set_clock(&mut self, now: Duration) {
         self.clock = now + self.ahead;
         let now = self.clock;
@@ -94,11 +91,9 @@ impl Store {
             !held.is_empty()
         });
         self.done.retain(|_, (_, until)| *until > now);
-        self.gone.retain(|_, until| *until > now);
         self.labels.retain(|_, (_, until)| *until > now);
         // Permits have no end: a number stays until a client sets another.
         self.fences.set_clock(now);
-        self.queues.retain(|_, waiting| waiting.ends > now);
     }
 
     /// All clients that listen to anything are to ask again.
@@ -185,7 +180,6 @@ impl Store {
         // Connections are told apart from data: who listens, and who is connected, stays.
         self.held.clear();
         self.queues.clear();
-        self.gone.clear();
         self.fences.forget();
         self.done.clear();
         self.labels.clear();
@@ -198,6 +192,16 @@ impl Store {
         }
         for subscriber in self.subscribers(id) {
             self.outbox.push((subscriber, id.clone(), WakeUp::TryAgain));
+        }
+    }
+
+    /// A client hears this, if it listens and messages get through.
+    fn tell(&mut self, client: &Arc<str>, id: &LockId, wake_up: WakeUp) {
+        let mut subscribers = self.subscribers(id).into_iter();
+        if !self.cut
+            && let Some(subscriber) = subscribers.find(|s| s.client == *client)
+        {
+            self.outbox.push((subscriber, id.clone(), wake_up));
         }
     }
 
@@ -214,45 +218,32 @@ impl Store {
     }
 
     pub(crate) fn acquire(&mut self, client: &Arc<str>, step: &Acquire) -> Acquired {
-        let (id, now) = (&step.id, self.clock);
+        let id = &step.id;
         if id.kind.never_ends() {
             return self.take(client, step);
         }
-        // In this order (B3, B4): it holds; it was given up; the lock can be had; its entry.
-        if let Some(held) = self.ours(client, id, step.lease) {
-            if held.access != step.access {
-                // A late copy: it was downgraded since, and a lease id never changes back from a reader to a writer (B4).
-                return self.held_by_others(id);
-            }
-            held.ends = held.ends.max(now + Duration::from_millis(step.lease_ms));
-            let remaining = held.ends.saturating_sub(now);
-            let tokens = self.tokens(id);
-            return Acquired::Granted { remaining, tokens };
+        if let Some(granted) = self.again(client, step) {
+            return granted;
         }
-        if self.is_given_up(client, step.lease) {
-            return Acquired::GivenUp;
-        }
-        // After the tombstone: a late copy must not set how many permits there are. Before the look whether enough are free.
+        // Before the look whether enough are free.
         if let Some(permits) = step.permits {
             self.provide(id, permits);
         }
-        let in_turn = self.is_its_turn(client, step);
+        self.forget_unheard(id, Some(client));
         let is_free = self.held_by(id).is_empty();
-        let fits = self.fits(id, step.access) && (is_free || !self.gives_way(id, step.access));
-        // A client that waits gives a free lock to the first in the queue. (A client that comes may be faster.)
-        let gives = is_free && step.entry.is_some() && !rules(id.kind).is_in_turn();
-        let gives = gives && self.is_behind_another(client, id);
-        if in_turn && fits && !gives {
+        if self.fits(id, step.access) && !self.is_behind(client, step) {
             self.hold(client, id, step.access, (step.lease, step.lease_ms));
             // B4: a lease id that holds has no entry.
             self.leave_queue(client, id, step.lease);
-            self.let_in_behind(id, step, is_free);
+            if is_free && !step.access.is_exclusive() {
+                // The holder before has died, and no release lets in the readers that wait.
+                self.give_to_next(id);
+            }
             return Acquired::Granted {
                 remaining: Duration::from_millis(step.lease_ms),
                 tokens: self.tokens(id),
             };
         }
-        // Before the lock is given to the next: a reader that has an entry gets in behind the first, in the same step.
         if let Some(entry) = step.entry.filter(|_| rules(id.kind).has_queue()) {
             let grant = Grant {
                 access: step.access,
@@ -261,16 +252,34 @@ impl Store {
                 ask: entry.ask,
                 tokens: Tokens::NONE,
             };
-            self.queue(client, id, grant, entry);
+            self.queue(client, id, grant);
         }
-        if gives {
+        if is_free {
+            // A reader gets in behind the first, in the same step.
             self.give_to_next(id);
-            return self.acquire(client, step); // it holds, or another does
+            if let Some(granted) = self.again(client, step) {
+                return granted;
+            }
+            if matches!(step.access, Access::Permits(_)) && !self.permits.contains_key(id) {
+                return Acquired::Unset;
+            }
         }
-        if matches!(step.access, Access::Permits(_)) && is_free && !self.permits.contains_key(id) {
-            return Acquired::Unset;
+        let ends = rules(id.kind).ends(self.held_by(id));
+        Acquired::Held {
+            ttl: ends.map(|ends| ends.saturating_sub(self.clock)),
+            silent: false,
+            unsettled: false,
         }
-        self.held_by_others(id)
+    }
+
+    /// The answer to a lease id that holds already.
+    fn again(&mut self, client: &Arc<str>, step: &Acquire) -> Option<Acquired> {
+        let now = self.clock;
+        let held = self.ours(client, &step.id, step.lease)?;
+        held.ends = held.ends.max(now + Duration::from_millis(step.lease_ms));
+        let remaining = held.ends.saturating_sub(now);
+        let tokens = self.tokens(&step.id);
+        Some(Acquired::Granted { remaining, tokens })
     }
 
     pub(crate) fn renew(&mut self, client: &Arc<str>, renew: &Renew) -> Renewal {
@@ -306,9 +315,8 @@ impl Store {
         if rules(step.id.kind).counts() {
             held.holds = step.holds;
         }
-        // It overtook the downgrade of its lease.
-        let writes_yet = !step.access.is_exclusive() && held.access.is_exclusive();
-        if writes_yet || self.gives_way(&step.id, step.access) {
+        self.forget_unheard(&step.id, Some(client));
+        if self.gives_way(&step.id, step.access) {
             Counted::OthersWait
         } else {
             Counted::Written
@@ -323,8 +331,8 @@ impl Store {
             ttl: Some(held.ends.saturating_sub(self.clock)),
             client: self.known(&held.client),
         });
-        let entries = self.queues.get(id).into_iter().flat_map(|all| &all.entries);
-        let queue = entries.take(QUEUED_MOST).map(|entry| QueuedOwner {
+        let entries = || self.queues.get(id).into_iter().flatten();
+        let queue = entries().take(QUEUED_MOST).map(|entry| QueuedOwner {
             owner: rules(id.kind).owner(&entry.client, entry.grant.access, entry.grant.lease),
             access: entry.grant.access,
             client: self.known(&entry.client),
@@ -333,7 +341,8 @@ impl Store {
             owners: owners.collect(),
             // Of a fair mutex the clients in its queue are counted, as `fair_mutex/inspect.lua` does: each listens to a channel of its own.
             listeners: if rules(id.kind).is_in_turn() {
-                self.waiting_clients(id)
+                let clients: HashSet<_> = entries().map(|entry| &entry.client).collect();
+                clients.len() as u64
             } else {
                 self.subscribers(id).len() as u64
             },

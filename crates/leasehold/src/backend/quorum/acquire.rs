@@ -162,6 +162,7 @@ impl Candidate {
         let QuorumState {
             servers, listeners, ..
         } = &self.state;
+        listeners.asks(&self.step.id);
         if listeners.hears(&self.step.id, self.coordinator) {
             return Ok(());
         }
@@ -196,6 +197,8 @@ impl Candidate {
                 entry,
                 ..self.step.clone()
             };
+            // Its word of an earlier round decides nothing in this one (bug 329).
+            self.words[at] = VoteAnswer::Unasked;
             round.ask(at, servers.at(at).backend.acquire(step));
         }
         let is_one = targets.len() == 1;
@@ -289,9 +292,7 @@ impl Candidate {
                     tokens: Tokens::NONE,
                 })
             }
-            Verdict::Waits => {
-                Ok(self.words[self.coordinator].says(false, self.is_unsettled(), None))
-            }
+            Verdict::Waits => Ok(self.words[self.coordinator].says(self.is_unsettled(), None)),
             // QB4: an id whose round has failed is never asked for again, and its votes are given back.
             Verdict::Held => {
                 self.give_up();
@@ -302,7 +303,7 @@ impl Candidate {
                 } else {
                     self.enough_in()
                 };
-                Ok(word.says(true, unsettled, left))
+                Ok(word.says(unsettled, left))
             }
             Verdict::NoMajority => {
                 self.give_up();
@@ -356,7 +357,7 @@ fn verdict(words: &[VoteAnswer], coordinator: usize, need: usize) -> Verdict {
 
 impl VoteAnswer {
     /// The coordinator says who has the name, and how long.
-    fn says(self, given_up: bool, unsettled: bool, left: Option<Duration>) -> Acquired {
+    fn says(self, unsettled: bool, left: Option<Duration>) -> Acquired {
         let (ttl, silent) = match self {
             VoteAnswer::Held { ttl, silent, .. } => (ttl, silent),
             _ => (left, false),
@@ -364,7 +365,6 @@ impl VoteAnswer {
         Acquired::Held {
             ttl,
             silent,
-            given_up,
             unsettled,
         }
     }

@@ -5,7 +5,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt,
     sync::{
         Arc, Weak,
@@ -18,7 +18,10 @@ use parking_lot::Mutex;
 
 use super::servers::Servers;
 use crate::{
-    backend::{Failure, Grant, Reply, Restarted, Sink, WakeUp},
+    backend::{
+        Failure, Grant, Reply, Restarted, Sink, WakeUp,
+        listening::{Listening, Place},
+    },
     clock::Tick,
     name::LockId,
     owner::LeaseId,
@@ -36,12 +39,21 @@ const CONTENDED_MOST: usize = 4096;
 /// The wake-ups that this client hears, and at which server.
 pub(super) struct CoordinatorListeners {
     sink: Arc<dyn Sink>,
-    /// Where the wake-ups for a name are heard.
-    listened_at: Mutex<HashMap<LockId, usize>>,
+    names: Listening<usize>,
     /// Lease ids that a coordinator has given the name to, by message.
     granted: Mutex<HashSet<LeaseId>>,
     contended: Mutex<HashMap<LockId, Tick>>,
+    /// The coordinators of which waiters were told that listen at another.
+    told: Mutex<BTreeMap<LockId, usize>>,
     is_watched: AtomicBool,
+}
+
+impl Place for usize {
+    type Number = usize;
+
+    fn number(&self) -> usize {
+        *self
+    }
 }
 
 /// The sink of one server.
@@ -62,16 +74,14 @@ impl Sink for CoordinatorListener {
                     .sink
                     .wake(id, WakeUp::Granted(Grant { ask: 0, ..grant }));
             }
-            _ if listeners.listened_at.lock().get(id) == Some(at) => {
-                listeners.sink.wake(id, wake_up);
-            }
+            _ if listeners.hears(id, *at) => listeners.sink.wake(id, wake_up),
             _ => {}
         }
     }
 
     /// Renewals ask it for its vote again (QB7), which counts after its quarantine.
-    fn restarted(&self, change: Restarted) {
-        self.listeners.sink.restarted(change);
+    fn restarted(&self, _change: Restarted) {
+        self.listeners.sink.restarted(Restarted::OneVote);
     }
 
     fn cut_off(&self) {
@@ -89,9 +99,10 @@ impl CoordinatorListeners {
     pub(super) fn new(sink: Arc<dyn Sink>) -> Arc<CoordinatorListeners> {
         Arc::new(CoordinatorListeners {
             sink,
-            listened_at: Mutex::default(),
+            names: Listening::default(),
             granted: Mutex::default(),
             contended: Mutex::default(),
+            told: Mutex::default(),
             is_watched: AtomicBool::new(false),
         })
     }
@@ -119,7 +130,12 @@ impl CoordinatorListeners {
 
     /// Whether wake-ups are heard at this server.
     pub(super) fn hears(&self, id: &LockId, at: usize) -> bool {
-        self.listened_at.lock().get(id) == Some(&at)
+        self.names.hears(id, at)
+    }
+
+    /// A waiter asks for the name: it is told again if its coordinator changes after this.
+    pub(super) fn asks(&self, id: &LockId) {
+        self.told.lock().remove(id);
     }
 
     /// Hears wake-ups for the name at this server, and at no other.
@@ -129,11 +145,10 @@ impl CoordinatorListeners {
         id: &LockId,
         at: usize,
     ) -> Reply<()> {
-        // Written down before it is sent: a wake-up may be heard before the answer, and counts only at this server.
-        let before = self.listened_at.lock().insert(id.clone(), at);
+        let (number, left) = self.names.begin(id, Some(at));
         // The call itself sends the request: its reply may be dropped without a poll.
-        if let Some(before) = before.filter(|before| *before != at) {
-            drop(servers.at(before).backend.unlisten(id));
+        if let Some(left) = left {
+            drop(servers.at(left).backend.unlisten(id));
         }
         self.watch(servers);
         let answer = servers.at(at).backend.listen(id.clone());
@@ -141,9 +156,9 @@ impl CoordinatorListeners {
         Box::pin(async move {
             let answer = answer.await;
             if answer.is_err() {
-                let mut listened_at = listeners.listened_at.lock();
-                if listened_at.get(&id) == Some(&at) {
-                    listened_at.remove(&id);
+                let mut names = listeners.names.lock();
+                if names.get(&id).is_some_and(|it| it.number == number) {
+                    names.remove(&id);
                     // It may have been carried out, and no other would end it later.
                     // Under the lock, so that a call that listens anew is sent behind it.
                     drop(servers.at(at).backend.unlisten(&id));
@@ -154,7 +169,7 @@ impl CoordinatorListeners {
     }
 
     pub(super) fn unlisten(&self, servers: &Servers, id: &LockId) -> Reply<()> {
-        match self.listened_at.lock().remove(id) {
+        match self.names.end(id) {
             Some(at) => servers.at(at).backend.unlisten(id),
             None => Box::pin(std::future::ready(Ok(()))),
         }
@@ -184,7 +199,7 @@ impl CoordinatorListeners {
                 }
                 // First the mark, then the look: a name that comes between finds no watcher and starts one, or is seen here.
                 listeners.is_watched.store(false, Ordering::Release);
-                let is_empty = listeners.listened_at.lock().is_empty();
+                let is_empty = listeners.names.lock().is_empty();
                 if is_empty || listeners.is_watched.swap(true, Ordering::AcqRel) {
                     return;
                 }
@@ -195,18 +210,17 @@ impl CoordinatorListeners {
     /// Whether a name is waited for.
     fn check(&self, servers: &Servers) -> bool {
         // A copy, since a sink that is woken may listen or stop listening at once, which takes this lock.
-        let heard: Vec<(LockId, usize)> = {
-            let listened_at = self.listened_at.lock();
-            listened_at
-                .iter()
-                .map(|(id, at)| (id.clone(), *at))
-                .collect()
+        let heard: Vec<LockId> = self.names.lock().keys().cloned().collect();
+        let elsewhere = |id: &LockId| {
+            let coordinator = servers.coordinator(id)?;
+            (!self.hears(id, coordinator)).then(|| (id.clone(), coordinator))
         };
-        for (id, at) in &heard {
-            if servers
-                .coordinator(id)
-                .is_some_and(|coordinator| coordinator != *at)
-            {
+        // In the same order each time: a simulation must be able to replay it.
+        let elsewhere: BTreeMap<LockId, usize> = heard.iter().filter_map(elsewhere).collect();
+        let told = std::mem::replace(&mut *self.told.lock(), elsewhere.clone());
+        // A waiter is told of each coordinator once: a name that is held here stays where it is, and each word has its hold verified.
+        for (id, coordinator) in &elsewhere {
+            if told.get(id) != Some(coordinator) {
                 self.sink.wake(id, WakeUp::TryAgain);
             }
         }

@@ -26,7 +26,7 @@ use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{
     FutureExt, StreamExt,
-    future::{MaybeDone, join_all, maybe_done},
+    future::{BoxFuture, MaybeDone, join_all, maybe_done},
     stream::FuturesUnordered,
 };
 
@@ -34,9 +34,10 @@ use crate::{
     backend::{
         Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Failure, FencedSteps,
         Inspection, Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release,
-        ReleaseReply, Renew, Renewal, Reply, ServerLink, Sink, WakeUpSteps,
+        ReleaseReply, Renew, Renewal, Reply, ServerLink, Sink, Voted, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
+        report::ServerReport,
     },
     background::BackgroundRuntime,
     clock::Clock,
@@ -61,6 +62,8 @@ const SLOWER: Duration = Duration::from_millis(300);
 pub(crate) struct Quorum {
     state: QuorumState,
     longest: Duration,
+    /// The servers are said to forget nothing.
+    is_persistent: bool,
     outage: Outage,
     shown: String,
 }
@@ -123,6 +126,7 @@ impl Quorum {
                 ballots,
             },
             longest,
+            is_persistent: config.persistent_servers,
             shown,
         }
     }
@@ -183,8 +187,8 @@ impl LockSteps for Quorum {
         Box::pin(release::release(self.state.clone(), step))
     }
 
-    fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>> {
-        renew::renew(self.state.clone(), batch)
+    fn renew(&self, batch: Arc<[Renew]>) -> Reply<Vec<Renewal>> {
+        renew::renew(self.state.clone(), &batch)
     }
 
     fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
@@ -247,9 +251,13 @@ impl LockSteps for Quorum {
         Some(self.longest)
     }
 
-    fn gives_up_failures(&self) -> bool {
+    fn voted(&self, lease: LeaseId) -> Option<Voted> {
         // QB4: a round that failed may have left votes at a minority, under a lease id that is not asked for again.
-        true
+        Some(if self.state.ballots.is_open(lease) {
+            Voted::Open
+        } else {
+            Voted::GivenUp
+        })
     }
 }
 
@@ -295,6 +303,15 @@ impl ServerLink for Quorum {
         let all = self.all(|backend| backend.show(lasts_ms));
         // Never a failure: the watchdog would write no label any more, for the refusal of a single server (`Label::refused`).
         Box::pin(join_all(all).map(|_| Ok(())))
+    }
+
+    fn reports(&self) -> Vec<BoxFuture<'static, ServerReport>> {
+        let votes = Some(self.is_persistent);
+        let reports = self.state.servers.iter();
+        let reports = reports.flat_map(|it| it.backend.reports());
+        reports
+            .map(|report| report.map(move |it| ServerReport { votes, ..it }).boxed())
+            .collect()
     }
 
     fn has_reached(&self) -> bool {

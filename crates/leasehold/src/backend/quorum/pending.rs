@@ -114,7 +114,7 @@ impl PendingReleases {
     /// Tells one server, until nothing is left to be told.
     async fn tell(self: Arc<Self>, at: usize) {
         let (of, member) = (&self.of[at], self.servers.at(at));
-        let mut backoff = AGAIN;
+        let (mut backoff, mut most) = (AGAIN, AT_ONCE);
         loop {
             self.servers.background.sleep(backoff.next()).await;
             let now = self.servers.clock.now();
@@ -122,8 +122,7 @@ impl PendingReleases {
             for lease in self.expired(at, now) {
                 self.ballots.expired(lease, at);
             }
-            let next: Vec<PendingAtServer> =
-                of.all.lock().values().take(AT_ONCE).cloned().collect();
+            let next: Vec<PendingAtServer> = of.all.lock().values().take(most).cloned().collect();
             if next.is_empty() {
                 of.is_reporting.store(false, Ordering::Release);
                 // A release may have come since.
@@ -136,15 +135,15 @@ impl PendingReleases {
             if !self.servers.is_reachable(at) {
                 continue;
             }
-            // Side by side: a server that was away for a while may be owed thousands.
+            // Side by side: a server that was away for a while may be owed thousands. After a try without an answer, a
+            // single one asks whether it answers again (bug 332).
             let told = next
                 .iter()
                 .map(|pending_release| member.backend.release(pending_release.release.clone()));
-            let mut some = false;
+            most = 1;
             for (pending_release, answer) in next.iter().zip(join_all(told).await) {
                 let is_final = answer.as_ref().is_err_and(Failure::is_final);
                 if let Ok(reply) = answer {
-                    some = true;
                     self.servers.note_silent(at, false);
                     let had = reply != ReleaseReply::NotOurs;
                     self.ballots
@@ -156,8 +155,9 @@ impl PendingReleases {
                     continue;
                 }
                 of.all.lock().remove(&pending_release.release.lease);
+                most = AT_ONCE;
             }
-            if some {
+            if most == AT_ONCE {
                 backoff.reset();
             }
         }

@@ -25,11 +25,11 @@ struct Entry {
 }
 
 /// A batch, to all servers that can be reached; those in quarantine, too, whose votes come back so.
-pub(super) fn renew(state: QuorumState, batch: &[Renew]) -> Reply<Vec<Renewal>> {
+pub(super) fn renew(state: QuorumState, batch: &Arc<[Renew]>) -> Reply<Vec<Renewal>> {
     let servers = Arc::clone(&state.servers);
     let asked = (0..servers.len()).filter(|at| servers.is_reachable(*at));
     let replies: Vec<(usize, Reply<Vec<Renewal>>)> = asked
-        .map(|at| (at, servers.at(at).backend.renew(batch)))
+        .map(|at| (at, servers.at(at).backend.renew(Arc::clone(batch))))
         .collect();
     let entries = batch.iter().map(|renew| Entry {
         renew: renew.clone(),

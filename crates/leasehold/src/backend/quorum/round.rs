@@ -36,6 +36,8 @@ pub(super) struct Round<T> {
     replies: Replies<T>,
     /// The servers that may still answer in time.
     waited_for: Vec<usize>,
+    /// The servers that had no connection when they were asked.
+    unreached: Vec<usize>,
     /// So many have answered.
     answered: usize,
     began: Tick,
@@ -53,6 +55,7 @@ impl<T: Send + 'static> Round<T> {
             servers: Arc::clone(servers),
             replies: FuturesUnordered::new(),
             waited_for: Vec::with_capacity(servers.len()),
+            unreached: Vec::new(),
             answered: 0,
             began,
             timeout,
@@ -64,6 +67,9 @@ impl<T: Send + 'static> Round<T> {
     /// It is sent with the first wait for answers.
     pub(super) fn ask(&mut self, at: usize, reply: Reply<T>) {
         self.waited_for.push(at);
+        if self.servers.at(at).backend.trouble().is_some() {
+            self.unreached.push(at);
+        }
         self.replies
             .push(Box::pin(async move { (at, reply.await) }));
     }
@@ -122,7 +128,14 @@ impl<T: Send + 'static> Round<T> {
         let mut waited_for = self.waited_for.iter();
         waited_for.find_map(|&at| {
             let cause = self.servers.at(at).backend.trouble()?;
-            Some((at, ServerReply::Waits(cause)))
+            // Else the request may have left on a connection that was given up since (bug 328).
+            let waits = self.unreached.contains(&at);
+            let said = if waits {
+                ServerReply::Waits
+            } else {
+                ServerReply::Silent
+            };
+            Some((at, said(cause)))
         })
     }
 

@@ -2,31 +2,24 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use redis::{
-    ErrorKind, RedisError, RedisResult, RetryMethod, ServerErrorKind, Value,
-    aio::MultiplexedConnection,
-};
+use redis::{RedisError, RedisResult, RetryMethod, Value, aio::MultiplexedConnection};
 
 use super::{
     connections::{Connections, Dialler, NoWay},
     discovery::Discovery,
-    failure::{classify, in_words, refuses_all},
+    failure::{classify, in_words, is_read_only, refuses_all},
     handshake::ServerId,
     restart::RestartLog,
     script::{self, Call},
     sharding::Sharding,
 };
 use crate::{
-    backend::{Failure, ServerFacts},
-    background::BackgroundRuntime,
-    config::Config,
-    durations::humane,
-    error::Cause,
+    backend::Failure, background::BackgroundRuntime, config::Config, durations::humane,
     outage::Outage,
 };
 
 pub(super) struct Commands {
-    connections: Arc<Connections>,
+    pub(super) connections: Arc<Connections>,
     outage: Arc<Outage>,
     background: BackgroundRuntime,
     /// For a connection, and again for the answer.
@@ -49,31 +42,6 @@ impl Commands {
             background: background.clone(),
             timeout: config.operation_timeout,
         }
-    }
-
-    /// Their connections.
-    pub(super) fn connections(&self) -> Arc<Connections> {
-        Arc::clone(&self.connections)
-    }
-
-    /// Makes the first connection now.
-    pub(super) async fn connect(&self) -> Result<(), Failure> {
-        self.connections.connect().await
-    }
-
-    /// Why there is no connection, as long as there is none.
-    pub(super) fn trouble(&self) -> Option<Cause> {
-        self.connections.trouble()
-    }
-
-    /// The server that was reached last, if it has said which one it is.
-    pub(super) fn identity(&self) -> Option<String> {
-        self.connections.identity()
-    }
-
-    /// The facts that the server has told of itself.
-    pub(super) fn said(&self) -> ServerFacts {
-        self.connections.said()
     }
 
     /// Whether the server shows our connections under their name. It says so to a connection, which is made first if there was none.
@@ -106,26 +74,6 @@ impl Commands {
             answer => Ok(answer.map_err(SendFailure::failure)?),
         };
         Sharding::of(answer).map_err(classify)
-    }
-
-    /// Whether there has ever been a connection.
-    pub(super) fn has_worked(&self) -> bool {
-        self.connections.has_worked()
-    }
-
-    /// Leases are held that will have to be renewed from the background runtime.
-    pub(super) fn prepare(&self) {
-        self.connections.prepare();
-    }
-
-    /// From here on a connection is made only while a command waits for it.
-    pub(super) fn shut(&self) {
-        self.connections.shut();
-    }
-
-    /// No caller is left: what is under way goes on from the background runtime.
-    pub(super) fn move_to_background(&self) {
-        self.connections.move_to_background();
     }
 
     /// Calls a script. Every outcome comes within twice the operation timeout, and says what the server may hold.
@@ -260,7 +208,7 @@ impl Commands {
             // A timeout that is not this library's is the kernel's, which has given the peer up.
             if needs_new_connection(&error) || error.is_timeout() {
                 way.broken(&error);
-            } else if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
+            } else if is_read_only(&error) {
                 // A server that has become a replica keeps its connections, and says so for ever.
                 way.unsuitable(&error);
             }

@@ -104,7 +104,7 @@ impl DurableConnections {
             state: Mutex::default(),
         });
         // Its connections must leave an old primary as those for commands do: an acknowledgement from there says nothing (S1).
-        connection.commands.connections().follow();
+        connection.commands.connections.follow();
         connections.push(Arc::clone(&connection));
         connection
     }
@@ -144,14 +144,14 @@ impl DurableConnections {
     /// From here on a connection is made only while a request waits for it.
     pub(super) fn shut(&self) {
         for connection in &*self.connections.lock() {
-            connection.commands.shut();
+            connection.commands.connections.shut();
         }
     }
 
     /// The server is not to be used any more.
     pub(super) fn abandon(&self) {
         for connection in &*self.connections.lock() {
-            connection.commands.connections().abandon();
+            connection.commands.connections.abandon();
         }
     }
 }
@@ -178,7 +178,7 @@ impl DurableConnection {
     /// Asks for what was there before: the server answers at once, or says that it cannot.
     async fn ask_whether_able(&self) -> Result<(), Failure> {
         let question = self.wait_for(0, Duration::from_millis(1));
-        let answer = self.commands.command(&question).await;
+        let answer = self.runner.command_on(&self.commands, &question).await;
         answer.map_err(|failure| able::of_waiting(self.policy, failure))?;
         // Of an unknown number of replicas one would pass for a majority (bug 231).
         if self.policy == Durability::Majority && self.restarts.replicas.connected().is_none() {
@@ -224,8 +224,9 @@ impl DurableConnection {
         entries: &[BatchEntry],
     ) -> Result<Vec<Result<Confirmation, Failure>>, Failure> {
         let (calls, order) = batch::calls(&self.runner, entries);
-        let asked = entries.iter().map(|entry| entry.leases.len()).sum();
-        let wanted = self.wanted();
+        let leases = || entries.iter().flat_map(|entry| &entry.leases);
+        let asked = leases().count();
+        let mut wanted = self.wanted();
         // Shared with the other connections of the client: the word of any handshake counts here.
         let replicas = &self.restarts.replicas;
         // Before a policy is said to be missed, they are counted again.
@@ -239,10 +240,15 @@ impl DurableConnection {
             } else {
                 self.wait_for(wanted, self.timeout)
             };
-            let mut answers = self.commands.all(&calls, &last).await?;
+            let mut answers = self
+                .runner
+                .all_on(&self.commands, (&calls, leases()), &last)
+                .await?;
             let said = answers.pop().unwrap_or(Ok(Value::Nil)).map_err(classify);
             if short && let Ok(said) = &said {
                 replicas.learn(&text(said.clone()));
+                // Of more replicas, a majority is more.
+                wanted = self.wanted();
             }
             let missed = match replicas.connected() {
                 Some(connected) if short && connected < wanted => {
@@ -290,7 +296,8 @@ impl DurableConnection {
     /// After a miss, so that the next lock fails at once if the replicas have gone.
     async fn count_replicas(&self) -> Result<(), Failure> {
         let mut info = redis::cmd("INFO");
-        let said = self.commands.command(info.arg("replication")).await?;
+        let info = info.arg("replication");
+        let said = self.runner.command_on(&self.commands, info).await?;
         self.restarts.replicas.learn(&text(said));
         Ok(())
     }
@@ -330,7 +337,7 @@ impl AtWork {
             let mut answers = answers.map(Vec::into_iter);
             for entry in entries {
                 let its = match &mut answers {
-                    Ok(answers) => answers.by_ref().take(entry.leases.len()).collect(),
+                    Ok(answers) => next_of(answers, entry.leases.len()),
                     Err(failure) => Err(failure.clone()),
                 };
                 let _ = entry.answer.send(its);
@@ -355,5 +362,30 @@ impl Drop for AtWork {
             std::mem::take(&mut state.waiting)
         };
         drop(waiting);
+    }
+}
+
+/// The next answers, so many; or the first failure among them.
+fn next_of<T>(
+    answers: &mut impl Iterator<Item = Result<T, Failure>>,
+    many: usize,
+) -> Result<Vec<T>, Failure> {
+    // All are taken first: a failure ends `collect`, and what it leaves would count for the next entry, whose lease may not have been
+    // renewed (B1, bug 316).
+    let its: Vec<_> = answers.by_ref().take(many).collect();
+    its.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_among_the_answers_of_one_entry_moves_none_to_the_next() {
+        let moved = || Err(Failure::NotNow(Arc::new(std::fmt::Error)));
+        let mut answers = vec![moved(), moved(), Ok(1), moved()].into_iter();
+        assert!(next_of(&mut answers, 2).is_err());
+        assert_eq!(next_of(&mut answers, 1).unwrap(), [1]);
+        assert!(next_of(&mut answers, 1).is_err());
     }
 }

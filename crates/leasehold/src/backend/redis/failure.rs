@@ -19,9 +19,9 @@ pub(super) fn classify(error: RedisError) -> Failure {
                 | ServerErrorKind::TryAgain
         )
     ) || matches!(
-        error.code(),
+        code(&error),
         // The last: a server that waited for its replicas has become one itself.
-        Some("BUSY" | "OOM" | "NOREPLICAS" | "MISCONF" | "UNBLOCKED")
+        Some("BUSY" | "OOM" | "NOREPLICAS" | "MISCONF" | "READONLY" | "UNBLOCKED")
     );
     let answered = matches!(
         error.kind(),
@@ -40,6 +40,19 @@ pub(super) fn classify(error: RedisError) -> Failure {
         // An error of the connection or of the protocol says nothing of what the server did before.
         Failure::Ambiguous(cause)
     }
+}
+
+/// The code of a refusal. Redis 6 wraps that of a command in a script into an error of the script, whose code is `ERR` (bug 323).
+fn code(error: &RedisError) -> Option<&str> {
+    let wrapped = |detail: &&str| detail.starts_with("Error running script");
+    let within = error.detail().filter(wrapped).map(without_script);
+    let within = within.and_then(|said| said.strip_prefix('-')?.split(' ').next());
+    within.or(error.code())
+}
+
+/// The server is a replica, perhaps by now.
+pub(super) fn is_read_only(error: &RedisError) -> bool {
+    code(error) == Some("READONLY")
 }
 
 /// The server refuses every request, for now.
@@ -264,6 +277,32 @@ mod tests {
                 let says = format!("lacks a right: {lacks}; {RIGHTS}");
                 assert!(said.ends_with(&says), "{said}");
             }
+        }
+    }
+
+    /// Bug 323: else a demoted Redis 6 refuses for good, and a release is not repeated.
+    #[test]
+    fn what_redis_6_wraps_into_an_error_of_the_script_passes_all_the_same() {
+        let wrapped = |said: &str| {
+            let detail = format!(
+                "Error running script (call to f_ab): @user_script:12: @user_script: 12: {said}"
+            );
+            redis::make_extension_error("ERR".to_owned(), Some(detail))
+        };
+        let read_only = "-READONLY You can't write against a read only replica.";
+        assert!(is_read_only(&wrapped(read_only)));
+        for said in [
+            read_only,
+            "-OOM command not allowed when used memory > 'maxmemory'.",
+            "-MISCONF Redis is configured to save RDB snapshots, but it is currently not able to persist on disk.",
+            "-NOREPLICAS Not enough good replicas to write.",
+        ] {
+            let failure = classify(wrapped(said));
+            assert!(matches!(failure, Failure::NotNow(_)), "{failure:?}");
+        }
+        for said in ["-WRONGTYPE of a list", "no such thing"] {
+            let failure = classify(wrapped(said));
+            assert!(matches!(failure, Failure::Rejected(_)), "{failure:?}");
         }
     }
 

@@ -8,11 +8,14 @@ use super::{
     connect::{DialProgress, NoConnection, is_hang_up},
     failure::{classify, refuses_all},
     link::Connection,
-    restart::{ServerIds, field},
+    restart::ServerIds,
     rights::Rights,
     target::Target,
 };
-use crate::{address::shown, backend::Failure};
+use crate::{
+    address::shown,
+    backend::{Failure, report::field},
+};
 
 /// The id that tells a server apart from others for all processes, whichever address they use.
 #[derive(Clone, Debug)]

@@ -7,20 +7,15 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    future::Future,
     sync::{Arc, Weak},
     time::Duration,
 };
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::{
-    kinds::wire,
-    restart::{Generation, RestartLog},
-    script_runner::ScriptRunner,
-};
+use super::{node::NodeSteps, restart::Generation};
 use crate::{
     backend::{Release, ReleaseReply, Reply},
     background::BackgroundRuntime,
@@ -217,15 +212,32 @@ impl Lately {
         self.0.lock().is_settled(changes)
     }
 
-    /// Gives back once more what is due after `changes` of servers. `false`: something is due still, since it has had no answer or is under way
-    /// in another task.
+    /// Gives back once more what is due after `changes` of servers: each release where its name is by now, says `to`. `false`: something is due
+    /// still, since it has had no answer or is under way in another task.
     pub(super) async fn repeat(
         &self,
         changes: u64,
-        is_due: impl Fn(&Release, u64) -> bool,
+        to: impl Fn(&Release) -> Option<u64>,
         give_back: impl Fn(Release) -> Reply<ReleaseReply>,
     ) -> bool {
-        let due = self.take_due(Instant::now(), changes, is_due);
+        let is_due = |release: &Release, by| to(release).is_some_and(|it| it != by);
+        // In the same order each time: a simulation must be able to replay it.
+        let mut by_server = BTreeMap::<_, Vec<_>>::new();
+        for due in self.take_due(Instant::now(), changes, is_due) {
+            by_server.entry(to(&due.1)).or_default().push(due);
+        }
+        let each = by_server.values();
+        join_all(each.map(|due| self.repeat_at_one(changes, due, &give_back))).await;
+        self.0.lock().due == 0
+    }
+
+    /// The same at one server: if it takes no writes, that holds up nothing at the others.
+    async fn repeat_at_one(
+        &self,
+        changes: u64,
+        due: &[(Which, Release)],
+        give_back: &impl Fn(Release) -> Reply<ReleaseReply>,
+    ) {
         let mut batches = due.chunks(AT_ONCE);
         for batch in batches.by_ref() {
             let answers = batch.iter().map(|(_, release)| give_back(release.clone()));
@@ -260,7 +272,6 @@ impl Lately {
                 it.repeat = Repeat::Due;
             }
         }
-        lately.due == 0
     }
 
     /// The newest of each server first: these are the most likely not to be known.
@@ -301,99 +312,141 @@ impl Lately {
     }
 }
 
-/// Does `once` again and again, until nothing of `lately` is due, another task has begun with that, or the client has ended.
-pub(super) async fn until_all<C: Send + Sync>(
-    client: Weak<C>,
-    background: BackgroundRuntime,
-    lately: impl Fn(&C) -> &Lately,
-    once: impl Fn(Arc<C>) -> BoxFuture<'static, bool>,
-) {
-    let Some(task) = client.upgrade().map(|client| lately(&client).begin_task()) else {
+/// Servers of which one may take the place of another.
+pub(super) trait Replaceable: Send + Sync + 'static {
+    fn lately(&self) -> &Lately;
+
+    fn background(&self) -> &BackgroundRuntime;
+
+    /// How often servers have changed.
+    fn changes(&self) -> u64;
+
+    /// The number of the server that steps about this name are sent to from now on.
+    fn server_of(&self, name: &Name) -> Option<u64>;
+
+    /// The number of the server that has answered a step which was sent to this one.
+    fn answered_by(&self, sent_to: u64) -> u64 {
+        sent_to
+    }
+
+    /// Gives back at that server.
+    fn give_back(self: &Arc<Self>, release: Release) -> Reply<ReleaseReply>;
+}
+
+fn is_at<S: Replaceable>(servers: &S, name: &Name, server: u64) -> bool {
+    servers.server_of(name).is_none_or(|it| it == server)
+}
+
+/// Notes a release that the server of this number has confirmed. The one that takes its place may not know of it.
+pub(super) fn confirmed<S: Replaceable>(servers: &Arc<S>, release: Release, by: u64) {
+    let name = release.id.name.clone();
+    // A server that stood still may have answered after its successor took its place, which knows nothing of it (bug 235).
+    let is_due = || !is_at(&**servers, &name, by);
+    if servers.lately().confirmed(release, by, is_due) {
+        repeat(servers);
+    }
+}
+
+/// Whether the server that a step was sent to may have called held, since then, what this client has given back at another.
+pub(super) fn may_be_held<S: Replaceable>(
+    servers: &S,
+    name: &Name,
+    since: Instant,
+    sent_to: u64,
+) -> bool {
+    let answered_by = servers.answered_by(sent_to);
+    let changes = if is_at(servers, name, answered_by) {
+        servers.changes()
+    } else {
+        u64::MAX // the name has moved on since, and what is due at the server that has answered is repeated elsewhere
+    };
+    let is_due = |_: &Release, by| by != answered_by;
+    servers.lately().may_be_held(name, since, changes, is_due)
+}
+
+/// Gives back where the name is by now, in the background, what was given back at a server that is not there any more.
+pub(super) fn repeat<S: Replaceable>(servers: &Arc<S>) {
+    let until_all = until_all(Arc::downgrade(servers));
+    drop(servers.background().handle().spawn(until_all));
+}
+
+/// Repeats again and again, until nothing is due, another task has begun with that, or the client has ended.
+async fn until_all<S: Replaceable>(client: Weak<S>) {
+    let Some(task) = client.upgrade().map(|client| client.lately().begin_task()) else {
         return;
     };
     let mut backoff = AGAIN;
     while let Some(client) = client.upgrade() {
-        // Else a task would be added for each table, as long as nothing has an answer.
-        if !lately(&client).is_latest_task(task) || once(client).await {
+        // Else a task would be added for each change, as long as nothing has an answer.
+        if !client.lately().is_latest_task(task) || repeat_once(&client).await {
             return;
         }
+        let background = client.background().clone();
+        drop(client);
         background.sleep(backoff.next()).await;
     }
 }
 
-/// Repeats what a primary has confirmed at the one that is there instead.
+async fn repeat_once<S: Replaceable>(servers: &Arc<S>) -> bool {
+    let to = |release: &Release| servers.server_of(&release.id.name);
+    let give_back = |release| servers.give_back(release);
+    // Read before the first is sent: a change while they are under way must leave these to be looked at again.
+    let changes = servers.changes();
+    servers.lately().repeat(changes, to, give_back).await
+}
+
+/// The servers of which one at a time is the primary.
 pub(super) struct Repeats {
-    runner: ScriptRunner,
-    restarts: Arc<RestartLog>,
+    steps: NodeSteps,
     background: BackgroundRuntime,
     lately: Lately,
 }
 
 impl Repeats {
-    /// Repeats them whenever another server answers a handshake, as long as this lives.
-    pub(super) fn new(
-        runner: &ScriptRunner,
-        restarts: &Arc<RestartLog>,
-        background: &BackgroundRuntime,
-    ) -> Arc<Repeats> {
+    /// Repeats whenever another server answers a handshake, as long as this lives.
+    pub(super) fn new(steps: &NodeSteps, background: &BackgroundRuntime) -> Arc<Repeats> {
         let repeats = Arc::new(Repeats {
-            runner: runner.clone(),
-            restarts: Arc::clone(restarts),
+            steps: steps.clone(),
             background: background.clone(),
             lately: Lately::default(),
         });
-        let following = follow(Arc::downgrade(&repeats), restarts.changes());
+        let following = follow(Arc::downgrade(&repeats), steps.restarts.changes());
         background.handle().spawn(following);
         repeats
     }
-
-    /// The number of the server that steps are sent to from now on.
-    pub(super) fn server(&self) -> u64 {
-        self.restarts.generation().changes()
-    }
-
-    /// Notes a release that the server of this number has confirmed.
-    pub(super) fn confirmed(self: &Arc<Self>, release: Release, by: u64) {
-        if self.lately.confirmed(release, by, || by != self.server()) {
-            self.background
-                .handle()
-                .spawn(repeat(Arc::downgrade(self), self.background.clone()));
-        }
-    }
-
-    /// See [`Lately::may_be_held`].
-    pub(super) fn may_be_held(&self, name: &Name, since: Instant) -> bool {
-        let server = self.server();
-        self.lately
-            .may_be_held(name, since, server, |_, by| by != server)
-    }
-
-    async fn repeat(&self) -> bool {
-        let give_back = |release: Release| wire(release.id.kind).release(&self.runner, release);
-        let server = self.server();
-        let is_due = |_: &Release, by| by != server;
-        self.lately.repeat(server, is_due, give_back).await
-    }
 }
 
-fn repeat(
-    repeats: Weak<Repeats>,
-    background: BackgroundRuntime,
-) -> impl Future<Output = ()> + Send {
-    until_all(
-        repeats,
-        background,
-        |repeats| &repeats.lately,
-        |repeats| Box::pin(async move { repeats.repeat().await }),
-    )
+impl Replaceable for Repeats {
+    fn lately(&self) -> &Lately {
+        &self.lately
+    }
+
+    fn background(&self) -> &BackgroundRuntime {
+        &self.background
+    }
+
+    /// A server is called after them.
+    fn changes(&self) -> u64 {
+        self.steps.restarts.generation().changes()
+    }
+
+    fn server_of(&self, _: &Name) -> Option<u64> {
+        Some(self.changes())
+    }
+
+    /// The step may have been sent once more, to the server that is there by now.
+    fn answered_by(&self, _: u64) -> u64 {
+        self.changes()
+    }
+
+    fn give_back(self: &Arc<Self>, release: Release) -> Reply<ReleaseReply> {
+        self.steps.release(release)
+    }
 }
 
 async fn follow(repeats: Weak<Repeats>, mut changes: watch::Receiver<Generation>) {
-    while changes.changed().await.is_ok() {
-        let Some(background) = repeats.upgrade().map(|repeats| repeats.background.clone()) else {
-            return;
-        };
-        repeat(Weak::clone(&repeats), background).await;
+    while changes.changed().await.is_ok() && repeats.strong_count() > 0 {
+        until_all(Weak::clone(&repeats)).await;
     }
 }
 
@@ -403,7 +456,6 @@ pub(super) fn again(step: &Release) -> Option<Release> {
     (!step.id.kind.never_ends()).then(|| Release {
         // This `next` was answered for, and may have been given up since: a repetition takes nothing for it (B4).
         next: None,
-        tombstone_ms: None,
         holds: None,
         ..step.clone()
     })
@@ -441,7 +493,7 @@ mod tests {
                 Err(()) => Err(Failure::Ambiguous(Arc::new(std::fmt::Error))),
             }))
         };
-        lately.repeat(server, not(server), give_back).await
+        lately.repeat(server, |_| Some(server), give_back).await
     }
 
     #[tokio::test]
@@ -455,7 +507,7 @@ mod tests {
                 names.lock().push(release.id.name.wire().to_owned());
                 Box::pin(std::future::ready(Ok(ReleaseReply::NotOurs)))
             };
-            assert!(lately.repeat(server, not(server), give_back).await);
+            assert!(lately.repeat(server, |_| Some(server), give_back).await);
             assert_eq!(*names.lock(), ["x"], "at server {server}");
             assert!(!lately.may_be_held(&name, Instant::now(), server, not(server)));
             assert!(lately.is_settled(server));
@@ -480,7 +532,7 @@ mod tests {
             assert_eq!(names(&lately.take_due(Instant::now(), 3, not(3))), [""; 0]);
             Box::pin(std::future::ready(Ok(ReleaseReply::NotOurs)))
         };
-        assert!(!lately.repeat(2, not(2), change).await);
+        assert!(!lately.repeat(2, |_| Some(2), change).await);
         assert!(lately.may_be_held(&name, Instant::now(), 3, not(3)));
         assert!(repeat(&lately, 3, Ok(())).await);
         assert!(!lately.may_be_held(&name, Instant::now(), 3, not(3)));
@@ -499,9 +551,38 @@ mod tests {
             let failure = Failure::NotNow(Arc::new(std::io::Error::other("too few replicas")));
             Box::pin(std::future::ready(Err(failure)))
         };
-        assert!(!lately.repeat(2, not(2), refuse).await);
+        assert!(!lately.repeat(2, |_| Some(2), refuse).await);
         assert_eq!(*asked.lock(), AT_ONCE);
         assert!(repeat(&lately, 2, Ok(())).await && lately.is_settled(2));
+    }
+
+    /// Bug 327: of two shards that were replaced, one refuses writes.
+    #[tokio::test]
+    async fn a_server_that_refuses_all_holds_up_nothing_at_another() {
+        let lately = Lately::default();
+        for _ in 0..2 * AT_ONCE {
+            for (name, by) in [("x", 1), ("y", 2)] {
+                lately.confirmed(release(name), by, || false);
+            }
+        }
+        let to = |release: &Release| Some(if release.id.name.wire() == "x" { 3 } else { 4 });
+        let asked = Mutex::new(BTreeMap::<_, usize>::new());
+        let give_back = |release: Release| -> Reply<ReleaseReply> {
+            let server = to(&release);
+            *asked.lock().entry(server).or_default() += 1;
+            let failure = Failure::NotNow(Arc::new(std::io::Error::other("too few replicas")));
+            let refuses = server == Some(3);
+            let answer = if refuses {
+                Err(failure)
+            } else {
+                Ok(ReleaseReply::NotOurs)
+            };
+            Box::pin(std::future::ready(answer))
+        };
+        assert!(!lately.repeat(2, to, give_back).await);
+        let expected = [(Some(3), AT_ONCE), (Some(4), 2 * AT_ONCE)];
+        assert_eq!(*asked.lock(), BTreeMap::from(expected));
+        assert_eq!(lately.0.lock().due, 2 * AT_ONCE, "at the first alone");
     }
 
     #[test]
@@ -534,9 +615,10 @@ mod tests {
         assert!(lately.0.lock().by[&1].releases.len() <= 52);
     }
 
-    /// A client whose server answers from the `answers`-th try on, and how often it was asked.
+    /// A client whose second server answers from the `answers`-th try on, and how often it was asked.
     struct Asked {
         lately: Lately,
+        background: BackgroundRuntime,
         tries: Mutex<u32>,
         answers: u32,
     }
@@ -547,32 +629,43 @@ mod tests {
             lately.confirmed(release("x"), 1, || false);
             Arc::new(Asked {
                 lately,
+                background: BackgroundRuntime::here(),
                 tries: Mutex::default(),
                 answers,
             })
         }
 
         fn until_all(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
-            until_all(
-                Arc::downgrade(self),
-                BackgroundRuntime::here(),
-                |asked| &asked.lately,
-                |asked| {
-                    Box::pin(async move {
-                        let tries = {
-                            let mut tries = asked.tries.lock();
-                            *tries += 1;
-                            *tries
-                        };
-                        let answer = if tries >= asked.answers {
-                            Ok(())
-                        } else {
-                            Err(())
-                        };
-                        repeat(&asked.lately, 2, answer).await
-                    })
-                },
-            )
+            until_all(Arc::downgrade(self))
+        }
+    }
+
+    impl Replaceable for Asked {
+        fn lately(&self) -> &Lately {
+            &self.lately
+        }
+
+        fn background(&self) -> &BackgroundRuntime {
+            &self.background
+        }
+
+        fn changes(&self) -> u64 {
+            2
+        }
+
+        fn server_of(&self, _: &Name) -> Option<u64> {
+            Some(2)
+        }
+
+        fn give_back(self: &Arc<Self>, _: Release) -> Reply<ReleaseReply> {
+            let mut tries = self.tries.lock();
+            *tries += 1;
+            let answer = if *tries >= self.answers {
+                Ok(ReleaseReply::NotOurs)
+            } else {
+                Err(Failure::NotSent(Arc::new(std::fmt::Error)))
+            };
+            Box::pin(std::future::ready(answer))
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::restart::field;
+use crate::backend::report::field;
 
 /// How many replicas follow the server, as it said last, and ever.
 #[derive(Debug, Default)]

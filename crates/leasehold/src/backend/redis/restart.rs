@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::{replicas::Replicas, silence::Silence};
 use crate::{
-    backend::{Restarted, Sink},
+    backend::{Restarted, Sink, report::field},
     user_callback,
 };
 
@@ -38,12 +38,6 @@ impl ServerIds {
             replication_id: text(replication, "master_replid"),
         })
     }
-}
-
-/// A field of an answer to `INFO`.
-pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    let mut fields = info.lines().filter_map(|line| line.split_once(':'));
-    fields.find_map(|(field, value)| (field == name).then_some(value))
 }
 
 /// How often the server has changed, as this client knows it: where its connections are to lead.
@@ -118,7 +112,7 @@ impl RestartLog {
         };
         if let Some((restarts, doubts)) = changed {
             // The engine first: then it knows before any answer comes.
-            self.sink.restarted(Restarted::All);
+            self.sink.restarted(Restarted::Whole);
             self.generation.send_modify(|generation| {
                 generation.restarts += restarts;
                 generation.doubts += doubts;
@@ -137,7 +131,10 @@ impl RestartLog {
 
     /// A connection to the server of before was there until now.
     pub(super) fn begins_again(&self) {
-        self.sink.restarted(Restarted::All);
+        self.sink.restarted(Restarted::Whole);
+        // A release that was confirmed on that connection is given back at the present server, too (bug 324).
+        self.generation
+            .send_modify(|generation| generation.doubts += 1);
     }
 
     /// Whether a connection has ended, of any connection, since this was asked last.
@@ -218,5 +215,17 @@ mod tests {
             assert_eq!(told.0.load(Ordering::Relaxed), begun);
         }
         assert_eq!(restarts.generation().restarts, 2);
+    }
+    /// Bug 324: else what the server of before has confirmed on that connection counts as the present one's word.
+    #[test]
+    fn a_connection_to_the_server_of_before_that_ends_is_a_change() {
+        let told = Arc::<Reported>::default();
+        let restarts = RestartLog::new(Arc::clone(&told) as _, Silence::default());
+        let (before, changes) = (restarts.generation(), restarts.changes());
+        restarts.begins_again();
+        assert!(changes.has_changed().unwrap());
+        // No connection is left behind for it.
+        assert_eq!(restarts.generation().restarts, before.restarts);
+        assert_eq!(told.0.load(Ordering::Relaxed), 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use redis::Value;
+use redis::{Cmd, RedisResult, Value};
 
 use super::{
     commands::Commands,
@@ -12,7 +12,7 @@ use super::{
     sharding::Chosen,
 };
 use crate::{
-    backend::{Failure, Inspection, Reply, ServerFacts},
+    backend::{Failure, Inspection, Renew, Reply, ServerFacts},
     config::{Config, millis},
     error::Cause,
 };
@@ -72,12 +72,8 @@ impl ScriptRunner {
 
     /// Asks this node which sort that is, if it is still to be chosen.
     pub(super) async fn choose(&self) -> Result<(), Failure> {
-        #[cfg(feature = "sim")]
-        if self.transport.is_some() {
-            return Ok(());
-        }
-        if !self.chosen.is_made() {
-            self.chosen.choose(self.commands.sharding().await?);
+        if let Some(commands) = self.commands().filter(|_| !self.chosen.is_made()) {
+            self.chosen.choose(commands.sharding().await?);
         }
         Ok(())
     }
@@ -98,15 +94,6 @@ impl ScriptRunner {
         }
     }
 
-    /// The server is not to be used any more: those that wait for a connection are told so.
-    pub(super) fn abandon(&self) {
-        #[cfg(feature = "sim")]
-        if self.transport.is_some() {
-            return;
-        }
-        self.commands.connections().abandon();
-    }
-
     /// Sends a plain command. (A simulation knows one: `CLUSTER SLOTS`.)
     pub(super) async fn command(&self, command: &redis::Cmd) -> Result<Value, Failure> {
         #[cfg(feature = "sim")]
@@ -116,36 +103,17 @@ impl ScriptRunner {
         self.commands.command(command).await
     }
 
-    /// Makes the first connection now.
-    pub(super) async fn connect(&self) -> Result<(), Failure> {
+    /// `None` in a simulation, which has no connections.
+    #[cfg_attr(
+        not(feature = "sim"),
+        expect(clippy::unnecessary_wraps, reason = "of the simulation")
+    )]
+    pub(super) fn commands(&self) -> Option<&Arc<Commands>> {
         #[cfg(feature = "sim")]
         if self.transport.is_some() {
-            return Ok(());
+            return None;
         }
-        self.commands.connect().await
-    }
-
-    /// Leases are held that will have to be renewed from the background runtime.
-    pub(super) fn prepare(&self) {
-        #[cfg(feature = "sim")]
-        if self.transport.is_some() {
-            return;
-        }
-        self.commands.prepare();
-    }
-
-    /// From here on a connection is made only while a command waits for it.
-    pub(super) fn shut(&self) {
-        self.commands.shut();
-    }
-
-    /// No caller is left: what is under way goes on from the background runtime.
-    pub(super) fn move_to_background(&self) {
-        #[cfg(feature = "sim")]
-        if self.transport.is_some() {
-            return;
-        }
-        self.commands.move_to_background();
+        Some(&self.commands)
     }
 
     /// Why there is no connection, as long as there is none.
@@ -154,12 +122,7 @@ impl ScriptRunner {
         if let Some(transport) = &self.transport {
             return transport.trouble();
         }
-        self.commands.trouble()
-    }
-
-    /// The server that was reached last, if it has said which one it is.
-    pub(super) fn identity(&self) -> Option<String> {
-        self.commands.identity()
+        self.commands.connections.trouble()
     }
 
     /// The facts that the server has told of itself.
@@ -168,26 +131,7 @@ impl ScriptRunner {
         if let Some(transport) = &self.transport {
             return transport.said();
         }
-        self.commands.said()
-    }
-
-    /// Asks the server which one it is.
-    pub(super) fn identify(&self) -> Reply<()> {
-        #[cfg(feature = "sim")]
-        if self.transport.is_some() {
-            return Box::pin(std::future::ready(Ok(())));
-        }
-        let commands = Arc::clone(&self.commands);
-        Box::pin(async move { commands.identify().await })
-    }
-
-    /// Whether there has ever been a connection.
-    pub(super) fn has_worked(&self) -> bool {
-        #[cfg(feature = "sim")]
-        if self.transport.is_some() {
-            return true;
-        }
-        self.commands.has_worked()
+        self.commands.connections.said()
     }
 
     /// Calls a script, and reads its reply.
@@ -235,11 +179,9 @@ impl ScriptRunner {
 
     /// How many clients listen to a classic channel.
     pub(super) fn listeners(&self, channel: String) -> Reply<u64> {
-        #[cfg(feature = "sim")]
-        if self.transport.is_some() {
+        let Some(commands) = self.commands().cloned() else {
             return Box::pin(std::future::ready(Ok(0)));
-        }
-        let commands = Arc::clone(&self.commands);
+        };
         Box::pin(async move {
             let mut ask = redis::cmd("PUBSUB");
             // The server answers with the channel, and its count behind it: so the last value counts.
@@ -258,30 +200,54 @@ impl ScriptRunner {
 
     /// The labels that it has of clients whose uuids begin so, of one slot where it is a node.
     pub(super) fn labels_of(&self, begins: Vec<String>) -> Reply<Vec<(String, String)>> {
-        #[cfg(feature = "sim")]
-        if self.transport.is_some() {
+        let Some(commands) = self.commands().cloned() else {
             return Box::pin(std::future::ready(Ok(Vec::new())));
-        }
-        let commands = Arc::clone(&self.commands);
+        };
         Box::pin(async move { labels::ask_for_labels(&commands, &begins).await })
     }
 
     /// Its connections; empty: it does not tell.
     pub(super) async fn connections(&self) -> String {
-        #[cfg(feature = "sim")]
-        if self.transport.is_some() {
-            return String::new();
+        match self.commands() {
+            Some(commands) => labels::list_of(commands).await,
+            None => String::new(),
         }
-        labels::list_of(&self.commands).await
+    }
+
+    /// Calls on other connections, one behind the other, and a command behind them. `leases`: what they are about.
+    pub(super) async fn all_on(
+        &self,
+        commands: &Commands,
+        (calls, leases): (&[Call], impl Iterator<Item = &Renew>),
+        last: &Cmd,
+    ) -> Result<Vec<RedisResult<Value>>, Failure> {
+        #[cfg(feature = "sim")]
+        if let Some(transport) = &self.transport {
+            return transport.all(leases, calls, last).await;
+        }
+        drop(leases);
+        commands.all(calls, last).await
+    }
+
+    /// A command on other connections.
+    pub(super) async fn command_on(
+        &self,
+        commands: &Commands,
+        command: &Cmd,
+    ) -> Result<Value, Failure> {
+        #[cfg(feature = "sim")]
+        if let Some(transport) = &self.transport {
+            return transport.command(command).await;
+        }
+        commands.command(command).await
     }
 
     /// Writes the label of this client.
     pub(super) fn show(&self, lasts_ms: u64) -> Reply<()> {
-        #[cfg(feature = "sim")]
-        if self.transport.is_some() {
+        let Some(commands) = self.commands().cloned() else {
             return Box::pin(std::future::ready(Ok(())));
-        }
-        let (commands, label) = (Arc::clone(&self.commands), Arc::clone(&self.label));
+        };
+        let label = Arc::clone(&self.label);
         Box::pin(async move { labels::show(&commands, &label, lasts_ms).await })
     }
 }

@@ -1,8 +1,10 @@
 //! The methods that concern the server as a whole.
 
+use futures_util::future::BoxFuture;
+
 use super::Redis;
 use crate::{
-    backend::{Reply, ServerFacts, ServerLink},
+    backend::{Reply, ServerFacts, ServerLink, report::ServerReport},
     error::Cause,
     outage::Outage,
 };
@@ -13,50 +15,72 @@ impl ServerLink for Redis {
     }
 
     fn server(&self) -> String {
-        self.shown.clone()
+        self.shown.to_string()
     }
 
     fn identity(&self) -> Option<String> {
-        self.runner.identity()
+        self.commands()?.connections.identity()
     }
 
     fn identify(&self) -> Reply<()> {
-        self.runner.identify()
+        let commands = self.commands().cloned();
+        Box::pin(async move {
+            match commands {
+                Some(commands) => commands.identify().await,
+                None => Ok(()),
+            }
+        })
     }
 
     fn dial(&self) -> Reply<()> {
-        let runner = self.runner.clone();
-        Box::pin(async move { runner.connect().await })
+        let commands = self.commands().cloned();
+        Box::pin(async move {
+            match commands {
+                Some(commands) => commands.connections.connect().await,
+                None => Ok(()),
+            }
+        })
     }
 
     fn said(&self) -> ServerFacts {
-        self.runner.said()
+        self.steps.runner.said()
+    }
+
+    fn reports(&self) -> Vec<BoxFuture<'static, ServerReport>> {
+        vec![self.report()]
     }
 
     fn show(&self, lasts_ms: u64) -> Reply<()> {
-        self.runner.show(lasts_ms)
+        self.steps.runner.show(lasts_ms)
     }
 
     fn has_reached(&self) -> bool {
-        self.runner.has_worked()
+        let commands = self.commands();
+        commands.is_none_or(|commands| commands.connections.has_worked())
     }
 
     fn trouble(&self) -> Option<Cause> {
-        let trouble = self.runner.trouble();
-        trouble.or_else(|| self.subscriptions.trouble())
+        let trouble = self.steps.runner.trouble();
+        trouble.or_else(|| self.steps.subscriptions.trouble())
     }
 
     fn prepare(&self) {
-        self.runner.prepare();
+        if let Some(commands) = self.commands() {
+            commands.connections.prepare();
+        }
     }
 
     fn move_to_background(&self) {
-        self.runner.move_to_background();
+        if let Some(commands) = self.commands() {
+            commands.connections.move_to_background();
+        }
     }
 
     fn shut(&self) {
-        self.runner.shut();
-        if let Some(connections) = &self.durable {
+        if let Some(commands) = self.commands() {
+            commands.connections.shut();
+        }
+        if let Some(connections) = &self.steps.durable {
             connections.shut();
         }
     }

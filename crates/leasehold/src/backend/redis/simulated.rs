@@ -14,8 +14,10 @@ use super::{
     Cluster, GivenCluster, GivenServer, Redis, Value,
     commands::Commands,
     discovery::Discovery,
+    durable::DurableConnections,
     kinds::wire,
     labels::ClientLabel,
+    node::NodeSteps,
     restart::{RestartLog, ServerIds},
     script_runner::ScriptRunner,
     silence::Silence,
@@ -26,8 +28,12 @@ use super::{
 use crate::{
     backend::{
         Backend, Once, Permits, Release, ReleaseReply, Sink, WakeUp,
-        memory::store::snapshot::{Held, Snapshot},
-        simulated::{cluster::PORT, keys::KeyspaceInspector, scripts::Scripts},
+        simulated::{
+            cluster::PORT,
+            keys::KeyspaceInspector,
+            scripts::Scripts,
+            snapshot::{Held, Snapshot},
+        },
     },
     background::BackgroundRuntime,
     clock::Clock,
@@ -46,29 +52,32 @@ fn on_wire(client: &str) -> Arc<str> {
     format!("{number:08x}-0000-4000-8000-{number:012x}").into()
 }
 
+/// They connect when they are first used, which they are not.
+fn commands(config: &Config, sink: &Arc<dyn Sink>) -> Commands {
+    let login = Login::default();
+    let target = Target::parse("redis://127.0.0.1/", &login).expect("a good URL");
+    let outage = Arc::new(Outage::new(String::new(), Clock::Boot));
+    let (background, restarts) = (
+        BackgroundRuntime::here(),
+        RestartLog::new(Arc::clone(sink), Silence::default()),
+    );
+    let discovery = Discovery::new(target.into(), &background, &restarts);
+    Commands::new(
+        (discovery, restarts),
+        String::new(),
+        config,
+        &background,
+        outage,
+    )
+}
+
 fn runner(
     client: &Arc<str>,
     (label, config): (ClientLabel, &Config),
     transport: &Transport,
     sink: &Arc<dyn Sink>,
 ) -> ScriptRunner {
-    let login = Login::default();
-    let target = Target::parse("redis://127.0.0.1/", &login).expect("a good URL");
-    let outage = Arc::new(Outage::new(String::new(), Clock::Boot));
-    // They connect when they are first used, which they are not.
-    let (background, restarts) = (
-        BackgroundRuntime::here(),
-        RestartLog::new(Arc::clone(sink), Silence::default()),
-    );
-    let discovery = Discovery::new(target.into(), &background, &restarts);
-    let commands = Commands::new(
-        (discovery, restarts),
-        String::new(),
-        config,
-        &background,
-        outage,
-    );
-    ScriptRunner::new(client, label, config, commands).carried_by(transport)
+    ScriptRunner::new(client, label, config, commands(config, sink)).carried_by(transport)
 }
 
 /// A client of a server, or of a node, that is reached so.
@@ -82,19 +91,32 @@ fn redis(
     let on_wire = on_wire(client);
     let runner = runner(&on_wire, (label, config), transport, &sink);
     let received_by = (Arc::clone(&sink), elsewhere);
+    let restarts = RestartLog::new(Arc::clone(&sink), Silence::default());
+    let durable = DurableConnections::new(
+        &runner,
+        &restarts,
+        &BackgroundRuntime::here(),
+        config.durability_timeout,
+        {
+            let config = config.clone();
+            move || commands(&config, &sink)
+        },
+    );
     Redis {
-        runner,
-        subscriptions: Arc::new(Subscriptions::simulated(
-            transport,
-            (client, &on_wire),
-            config,
-            received_by,
-        )),
+        steps: NodeSteps {
+            runner,
+            subscriptions: Arc::new(Subscriptions::simulated(
+                transport,
+                (client, &on_wire),
+                config,
+                received_by,
+            )),
+            restarts,
+            durable: Some(Arc::new(durable)),
+        },
         repeats: None,
-        restarts: RestartLog::new(sink, Silence::default()),
-        durable: None,
         outage: Arc::new(Outage::new(String::new(), Clock::Boot)),
-        shown,
+        shown: shown.into(),
     }
 }
 
@@ -126,7 +148,7 @@ pub(crate) fn simulated(
     let label = ClientLabel::new(&on_wire(client), "");
     let transport = Transport::Node(way);
     let one = redis(client, (label, config), &transport, (sink, None), shown);
-    let (restarts, met) = (Arc::clone(&one.restarts), AtomicU64::new(0));
+    let (restarts, met) = (Arc::clone(&one.steps.restarts), AtomicU64::new(0));
     let meets_another = move || {
         let run_id = format!("run_id:{}", met.fetch_add(1, Ordering::Relaxed));
         restarts.after_handshake(ServerIds::of(&run_id, ""), None, false);

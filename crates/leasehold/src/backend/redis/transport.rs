@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{ErrorKind, RedisError, Value};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 
 use super::{
     cluster::slots::slot,
@@ -19,8 +19,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Failure, Reply, ServerFacts,
-        memory::in_time,
+        Failure, Renew, Reply, ServerFacts,
         simulated::{
             hint::Hears,
             request::{About, Kind, Network, Request, step},
@@ -30,6 +29,7 @@ use crate::{
     clock::Tick,
     error::Cause,
     name::LockId,
+    world,
 };
 
 /// Takes the place of a client's connections.
@@ -91,7 +91,7 @@ impl NodeWay {
         about: About,
         carry_out: impl Fn(&Scripts) -> Result<T, Failure> + Send + 'static,
     ) -> Reply<T> {
-        let (step, answer) = step(on_scripts(carry_out));
+        let (step, answer) = step(carry_out);
         self.network.send(Request::of(&self.client, about, step));
         let way = Arc::clone(self);
         Box::pin(async move {
@@ -116,12 +116,14 @@ impl NodeWay {
     }
 }
 
-fn on_scripts<T>(
-    carry_out: impl Fn(&Scripts) -> Result<T, Failure> + Send + 'static,
-) -> impl Fn(&mut crate::backend::memory::store::Store, Option<&Scripts>) -> Result<T, Failure>
-+ Send
-+ 'static {
-    move |_, scripts| carry_out(scripts.expect("such clients are on such servers only"))
+async fn in_time<T>(
+    timeout: Duration,
+    answer: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    // tokio does not tell the simulation when its next timer is due.
+    world::set_timer(tokio::time::Instant::now() + timeout);
+    let answer = tokio::time::timeout(timeout, answer).await;
+    answer.unwrap_or_else(|elapsed| Err(Failure::Ambiguous(Arc::new(elapsed))))
 }
 
 impl Transport {
@@ -196,6 +198,52 @@ impl Transport {
         Box::pin(async move { transport.carry(about, carry_out).await })
     }
 
+    /// Calls that renew leases, and a command behind them that waits for replicas, or asks how many there are.
+    pub(super) async fn all<'a>(
+        &self,
+        leases: impl Iterator<Item = &'a Renew>,
+        calls: &[Call],
+        last: &Cmd,
+    ) -> Result<Vec<RedisResult<Value>>, Failure> {
+        let Transport::Node(way) = self else {
+            return std::future::pending().await;
+        };
+        let parts = |call: &Call| {
+            let (script, mut keys) = call.parts();
+            let args = keys.split_off(call.keys().count());
+            (script, keys, args)
+        };
+        let calls: Vec<_> = calls.iter().map(parts).collect();
+        let waits = waits(last);
+        let about = About {
+            kind: Kind::Confirm,
+            names: leases
+                .map(|it| (it.id.name.shared(), it.lease.get()))
+                .collect(),
+            what: Box::new(if waits { "renew, and wait" } else { "renew" }),
+        };
+        let at = (Arc::clone(&way.client), way.node);
+        let carry_out = move |scripts: &Scripts| {
+            let call = |(script, keys, args): &(&'static str, Vec<Vec<u8>>, Vec<Vec<u8>>)| {
+                let slot = slot(&String::from_utf8_lossy(&keys[0]));
+                scripts.call_at((&at.0, at.1), (slot, false), true, (script, keys, args))
+            };
+            let answers = calls.iter().map(call).collect::<Vec<_>>();
+            let last = Ok(scripts.replication(waits));
+            Ok(answers.into_iter().chain([last]).collect::<Vec<_>>())
+        };
+        let answers = way.send(about, carry_out).await?;
+        let read = |answer: Result<Value, String>| answer.map_err(|error| as_read(&error));
+        Ok(answers.into_iter().map(read).collect())
+    }
+
+    /// A command that asks about replicas.
+    pub(super) async fn command(&self, command: &Cmd) -> Result<Value, Failure> {
+        let answers = self.all([].into_iter(), &[], command).await?;
+        let last = answers.into_iter().next();
+        last.unwrap_or(Ok(Value::Nil)).map_err(classify)
+    }
+
     /// `CLUSTER SLOTS`: who has which slot, as this node knows it.
     pub(super) fn slots(&self) -> Reply<Value> {
         let Transport::Node(way) = self else {
@@ -218,6 +266,14 @@ impl Transport {
             Transport::Node(way) => way.send(about, carry_out),
         }
     }
+}
+
+/// Whether a command waits for replicas; else it asks how many there are.
+fn waits(command: &Cmd) -> bool {
+    matches!(
+        command.args_iter().next(),
+        Some(redis::Arg::Simple(b"WAIT"))
+    )
 }
 
 /// An error as it comes from a connection.

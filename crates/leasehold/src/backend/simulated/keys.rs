@@ -7,7 +7,7 @@ use redis::Value;
 use crate::{
     backend::{
         WakeUp,
-        memory::store::snapshot::{Held, Snapshot},
+        simulated::snapshot::{Held, Snapshot},
     },
     name::LockId,
 };
@@ -44,6 +44,8 @@ pub trait ScriptServer: Send {
     fn take_messages(&mut self) -> Vec<Published>;
     /// Every key, in any order.
     fn keys(&mut self) -> Vec<Vec<u8>>;
+    /// How many replicas have all that was written.
+    fn acknowledge(&mut self) -> u32;
     /// When the next key ends.
     fn next_end(&self) -> Option<Duration>;
     /// It has lost its data.

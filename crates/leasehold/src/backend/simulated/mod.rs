@@ -5,3 +5,5 @@ pub(crate) mod hint;
 pub(crate) mod keys;
 pub(crate) mod request;
 pub(crate) mod scripts;
+pub(crate) mod server;
+pub(crate) mod snapshot;

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::backend::{Failure, Reply, memory::store::Store, simulated::scripts::Scripts};
+use crate::backend::{Failure, Reply, simulated::scripts::Scripts};
 
 /// Carries what clients send. Called while the client runs; must not wait.
 pub trait Network: Send + Sync {
@@ -48,6 +48,8 @@ pub enum Kind {
     Unlisten,
     /// Who has which slot of a cluster.
     Table,
+    /// Renewals, and a word of the replicas behind them.
+    Confirm,
 }
 
 impl Kind {
@@ -112,7 +114,7 @@ impl Answer {
 }
 
 pub(crate) trait Step: Send {
-    fn execute(&self, store: &mut Store, scripts: Option<&Scripts>) -> Answer;
+    fn execute(&self, scripts: &Scripts) -> Answer;
     fn fail(&self, how: NoAnswer);
     fn is_awaited(&self) -> bool;
 }
@@ -128,10 +130,10 @@ impl<T, F> Step for Sent<T, F>
 where
     T: Clone + fmt::Debug + Send + 'static,
     // Not `FnOnce`: the network may have a request carried out several times.
-    F: Fn(&mut Store, Option<&Scripts>) -> Result<T, Failure> + Send,
+    F: Fn(&Scripts) -> Result<T, Failure> + Send,
 {
-    fn execute(&self, store: &mut Store, scripts: Option<&Scripts>) -> Answer {
-        let answer = (self.step)(store, scripts);
+    fn execute(&self, scripts: &Scripts) -> Answer {
+        let answer = (self.step)(scripts);
         let awaited = Arc::clone(&self.awaited);
         Answer {
             text: Box::new(answer.clone()),
@@ -169,7 +171,7 @@ pub(crate) struct Unconnected;
 
 /// A step, and the answer that its client waits for.
 pub(crate) fn step<T: Clone + fmt::Debug + Send + 'static>(
-    step: impl Fn(&mut Store, Option<&Scripts>) -> Result<T, Failure> + Send + 'static,
+    step: impl Fn(&Scripts) -> Result<T, Failure> + Send + 'static,
 ) -> (Box<dyn Step>, Reply<T>) {
     let (sender, answered) = oneshot::channel();
     let awaited = Arc::new(Mutex::new(Some(sender)));
@@ -184,25 +186,6 @@ pub(crate) fn step<T: Clone + fmt::Debug + Send + 'static>(
 }
 
 impl Request {
-    /// A request, and the answer that its client waits for.
-    pub(crate) fn new<T: Clone + fmt::Debug + Send + 'static>(
-        client: &Arc<str>,
-        kind: Kind,
-        about: Vec<(Arc<str>, u64)>,
-        what: impl fmt::Debug + Send + Sync + 'static,
-        carry_out: impl Fn(&mut Store) -> Result<T, Failure> + Send + 'static,
-    ) -> (Request, Reply<T>) {
-        let (step, answer) = step(move |store, _| carry_out(store));
-        let request = Request {
-            client: Arc::clone(client),
-            kind,
-            about,
-            what: Box::new(what),
-            step,
-        };
-        (request, answer)
-    }
-
     pub(crate) fn of(client: &Arc<str>, about: About, step: Box<dyn Step>) -> Request {
         Request {
             client: Arc::clone(client),

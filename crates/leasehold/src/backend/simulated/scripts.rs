@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,12 +16,12 @@ use redis::Value;
 use crate::{
     backend::{
         WakeUp,
-        memory::store::snapshot::Snapshot,
         simulated::{
             cluster::SlotOwners,
             hint::{Hears, Hint, at_any_node},
             keys::{KeyspaceInspector, ScriptServer},
             request::Network,
+            snapshot::Snapshot,
         },
     },
     kind::LockKind,
@@ -50,6 +53,8 @@ pub(crate) struct Scripts {
     has_one_vote: bool,
     /// Primaries whose places others have taken, and that have not heard of it.
     deposed: Mutex<BTreeMap<u8, Deposed>>,
+    /// The request that is carried out now lay at the one server's predecessor, which goes on.
+    is_of_before: AtomicBool,
     /// To each node of the cluster, or to the one server.
     ways: Vec<Arc<dyn Network>>,
     /// Ends of subscriptions that are still to be told.
@@ -79,6 +84,7 @@ impl Scripts {
             cluster: None,
             has_one_vote: false,
             deposed: Mutex::default(),
+            is_of_before: AtomicBool::new(false),
             ways: vec![network],
             ends: Mutex::default(),
         }
@@ -147,6 +153,12 @@ impl Scripts {
     ) -> Result<Value, String> {
         let refusal = self.refusal(node, slot, asks);
         let mut deposed = self.deposed.lock();
+        if self.is_of_before.load(Ordering::Relaxed)
+            && let Some(it) = deposed.get_mut(&node)
+        {
+            it.keys.set_clock(*self.now.lock());
+            return it.keys.call(script, keys, args);
+        }
         if let Some(refusal) = refusal {
             let believes = self.cluster().is_some_and(|it| it.believes(node, slot));
             // A client that knows of no successor believes what it is told, as the docs say: that is no breach, and not played.
@@ -175,6 +187,30 @@ impl Scripts {
         self.deposed
             .lock()
             .insert(node, Deposed { keys, by, aware });
+    }
+
+    /// The answer to `WAIT`, or to `INFO replication`: of a server with one replica, which has what it has, or lags.
+    pub(crate) fn replication(&self, waits: bool) -> Value {
+        if !waits {
+            let info = "role:master\r\nconnected_slaves:1\r\nslave0:ip=127.0.0.1,port=1,state=online,offset=1,lag=0\r\n";
+            return Value::BulkString(info.into());
+        }
+        // The server before has no replica any more.
+        let is_of_before = self.is_of_before.load(Ordering::Relaxed);
+        let replicas = if is_of_before {
+            0
+        } else {
+            self.keys.lock().acknowledge()
+        };
+        Value::Int(replicas.into())
+    }
+
+    /// Carries a request out at the predecessor of the one server.
+    pub(crate) fn as_before<T>(&self, carry_out: impl FnOnce() -> T) -> T {
+        self.is_of_before.store(true, Ordering::Relaxed);
+        let done = carry_out();
+        self.is_of_before.store(false, Ordering::Relaxed);
+        done
     }
 
     /// A node hears of all that has changed.

@@ -5,21 +5,33 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     Error,
     backend::{Acquire, Acquired, Failure},
+    clock::Tick,
     durations::{about, humane},
     engine::env::Env,
     engine::hold::lease,
     engine::hold::spec::Spec,
+    engine::hold::watchdog::restarts::Restarts,
     name::LockId,
     story,
 };
 
-/// Sends a request for a lock, and tells of it.
-pub(crate) async fn ask_server(env: &Env, step: Acquire) -> Result<Acquired, Failure> {
+/// Sends a request for a lock at `sent`, and tells of it.
+pub(crate) async fn ask_server(
+    env: &Env,
+    restarts: &Restarts,
+    (step, sent): (Acquire, Tick),
+) -> Result<Acquired, Failure> {
     let (id, lease) = (step.id.clone(), step.lease);
     story::sends(&id, lease);
     // Before the send: a lease id that is given up from here on may be what the answer calls held (bug 257).
     let mark = env.unsettled.mark();
     let mut answer = env.backend.acquire(step).await;
+    let is_granted = matches!(answer, Ok(Acquired::Granted { .. }));
+    if is_granted && restarts.is_void(sent) {
+        // B1: a primary that stood still may have given it when its successor was in its place, and had been heard of (bug 315). The
+        // successor says `Granted` to the same lease id, if it has that.
+        answer = Err(Failure::Ambiguous(Arc::new(FromBefore)));
+    }
     match &mut answer {
         Ok(Acquired::Held { ttl, unsettled, .. }) => {
             *unsettled |= env.unsettled.may_be_ours(&id.name, mark);
@@ -30,6 +42,10 @@ pub(crate) async fn ask_server(env: &Env, step: Acquire) -> Result<Acquired, Fai
     }
     answer
 }
+
+#[derive(Debug, thiserror::Error)]
+#[error("the answer is of a server whose place another has taken since, or that has restarted")]
+struct FromBefore;
 
 /// The failure of a caller that does not wait, or whose time is up, on a name that may be held by a lease id of this client that is being
 /// given up: `None` would say that another has it. For a caller that does not wait the server is asked again first, for the operation timeout.

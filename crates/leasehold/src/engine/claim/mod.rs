@@ -3,4 +3,5 @@
 pub(crate) mod ask;
 pub(crate) mod pending_release;
 pub(crate) mod remote;
+pub(crate) mod subscription;
 pub(crate) mod ticket;

@@ -6,6 +6,7 @@ use crate::{
     backend::Failure,
     clock::Tick,
     engine::claim::pending_release::PendingRelease,
+    engine::claim::subscription::Subscription,
     engine::claim::ticket::Ticket,
     engine::env::{Env, unsettled::Settling},
     engine::hold::spec::Terms,
@@ -48,22 +49,11 @@ pub(crate) struct Trouble {
     pub(crate) is_deafness: bool,
 }
 
-/// Whether wake-ups are heard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subscription {
-    Closed,
-    /// A subscription was asked for, and may come about at any time.
-    Opening,
-    /// As `Opening`, but the server has refused a subscription since, this or another: an answer says nothing.
-    Doubtful,
-    Open,
-}
-
 impl Remote {
     pub(crate) fn new() -> Remote {
         Remote {
             ticket: None,
-            subscription: Subscription::Closed,
+            subscription: Subscription::default(),
             granted: false,
             watched: None,
             trouble: None,
@@ -89,11 +79,11 @@ impl Remote {
         (ticket.terms() == terms).then_some(ticket)
     }
 
-    /// The backend has given the ticket up, and settles what the server may have of it: the next ask is for another.
+    /// An ask has been answered: after a failed vote the next is for another lease id.
     pub(crate) fn renew_ticket(&mut self, env: &Env) {
+        let ticket = self.ticket.as_mut();
         // A grant to the old id is given back, as any that no ticket waits for (B3).
-        self.granted = false;
-        self.ticket = self.ticket.take().map(|ticket| ticket.another(env));
+        self.granted &= !ticket.is_some_and(|ticket| ticket.renew_if_given_up(env));
     }
 
     /// Gives up a ticket that has other terms than these.

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::{
-    backend::{Failure, Grant, Permits, QueueEntry, fenced::Tokens},
+    backend::{Failure, Grant, Permits, QueueEntry, Voted, fenced::Tokens},
     clock::Tick,
     config::millis,
     engine::claim::pending_release::PendingRelease,
@@ -57,12 +57,16 @@ impl Ticket {
         }
     }
 
-    /// A ticket on the same terms, in place of one that the backend has given up.
-    pub(crate) fn another(&self, env: &Env) -> Ticket {
-        Ticket {
-            silences: self.silences.saturating_add(self.copies.into()),
-            ..Ticket::new(env, self.terms)
+    /// After an answer: a ticket on the same terms takes the place of one that the backend has given up (QB4). Whether it did.
+    pub(crate) fn renew_if_given_up(&mut self, env: &Env) -> bool {
+        let is_given_up = env.backend.voted(self.lease) == Some(Voted::GivenUp);
+        if is_given_up {
+            *self = Ticket {
+                silences: self.silences.saturating_add(self.copies.into()),
+                ..Ticket::new(env, self.terms)
+            };
         }
+        is_given_up
     }
 
     pub(crate) fn lease(&self) -> LeaseId {

@@ -9,7 +9,6 @@ use crate::{
     backend::Keep,
     backoff::{Backoff, stretched},
     clock::Tick,
-    engine::claim::remote::Subscription,
     engine::claim::ticket::keep_ms,
     engine::env::Env,
     engine::fair::{FairQueue, PollMessage},
@@ -128,12 +127,8 @@ fn end(queues: &Arc<Queues>, fair_queue: &Arc<FairQueue>) -> bool {
         }
         state.has_heartbeat = false;
         state.foreign = false;
-        // Also one that is still being opened: it may come about at any time.
-        match state.subscription {
-            Subscription::Open => state.subscription = Subscription::Closed,
-            Subscription::Opening => state.subscription = Subscription::Doubtful,
-            Subscription::Doubtful | Subscription::Closed => {}
-        }
+        // Also one that is still being opened, whose task then asks again: it may come about at any time.
+        state.subscription.ended();
         // Under the lock: a task that comes next subscribes behind this, and is not unsubscribed by it.
         drop(queues.backend.unlisten(&fair_queue.id));
     }

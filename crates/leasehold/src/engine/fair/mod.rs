@@ -23,7 +23,7 @@ use crate::{
     backend::{Failure, KeptEntries, KeptEntry, Reply, WakeUp},
     clock::Tick,
     engine::{
-        claim::remote::Subscription,
+        claim::subscription::Subscription,
         env::Env,
         fair::heartbeat::{every, keep},
         hold::Hold,
@@ -84,7 +84,7 @@ impl FairQueue {
             state: Mutex::new(FairQueueState {
                 queues: BTreeMap::new(),
                 listening: BTreeSet::new(),
-                subscription: Subscription::Closed,
+                subscription: Subscription::default(),
                 has_heartbeat: false,
                 poll_at: Tick::MAX,
                 message: PollMessage::None,
@@ -113,40 +113,34 @@ impl FairQueue {
             let mut answered = pin!(self.changed.notified());
             // Registered before the look at the state: the answer may come in between (L1).
             answered.as_mut().enable();
-            let before = {
+            let (is_open, asks) = {
                 let mut state = self.state.lock();
                 state.listening.insert(task);
                 if !std::mem::replace(&mut state.has_heartbeat, true) {
                     state.poll_at = queues.clock.now().after(queues.config.poll_every);
                     queues.spawn(keep(Arc::downgrade(queues), Arc::clone(self)));
                 }
-                let before = state.subscription;
                 // Under the same lock: of all tasks that come now, the first alone asks.
-                if before == Subscription::Closed {
-                    state.subscription = Subscription::Opening;
-                }
-                before
+                (
+                    state.subscription.is_open(),
+                    state.subscription.asks_first(),
+                )
             };
-            match before {
-                Subscription::Open => return Ok(true),
-                Subscription::Closed => {}
-                Subscription::Opening | Subscription::Doubtful => {
-                    answered.await;
-                    continue;
-                }
+            if is_open {
+                return Ok(true);
+            }
+            if !asks {
+                answered.await;
+                continue;
             }
             let answer = queues.backend.listen(self.id.clone()).await;
             let mut state = self.state.lock();
             // A refusal that was heard meanwhile, or the end of the heartbeat, has made it doubtful: it is asked for again.
-            let good = answer.is_ok() && state.subscription == Subscription::Opening;
-            state.subscription = if good {
-                Subscription::Open
-            } else {
-                Subscription::Closed
-            };
+            // The end of the heartbeat ends a subscription that may be there all the same.
+            let is_open = state.subscription.answered(answer.is_ok());
             drop(state);
             self.changed.notify_waiters();
-            return answer.map(|()| good);
+            return answer.map(|()| is_open);
         }
     }
 
@@ -232,13 +226,7 @@ impl FairQueue {
             // Beside clients of Redisson's, a waiter that is not told polls.
             WakeUp::Deaf if task != 0 => {}
             WakeUp::Deaf => {
-                {
-                    let mut state = self.state.lock();
-                    state.subscription = match state.subscription {
-                        Subscription::Open | Subscription::Closed => Subscription::Closed,
-                        Subscription::Opening | Subscription::Doubtful => Subscription::Doubtful,
-                    };
-                }
+                self.state.lock().subscription.ended();
                 self.queues().iter().for_each(|queue| queue.became_deaf());
             }
             WakeUp::Granted(_) | WakeUp::Turns(_) => {}

@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 
 use crate::{
     Error, LostReason, Released,
-    backend::{self, Renewal, fenced::Tokens},
+    backend::{self, Renewal, Voted, fenced::Tokens},
     clock::{Span, Tick},
     durability::{Acknowledged, Durability},
     engine::env::Env,
@@ -516,7 +516,7 @@ impl Hold {
     }
 
     /// Whether the server has said that it is ours, since it may have forgotten.
-    pub(super) fn is_confirmed(&self) -> bool {
+    pub(crate) fn is_confirmed(&self) -> bool {
         self.confirmed.load(Ordering::Acquire) == self.sink.watchdog().restarts.present()
     }
 
@@ -530,9 +530,8 @@ impl Hold {
     }
 
     /// Whether the server may have forgotten since then.
-    pub(super) fn is_from_before(&self, sent: Tick) -> bool {
-        let restarts = &self.sink.watchdog().restarts;
-        restarts.reported_at(sent) != restarts.present()
+    pub(crate) fn is_from_before(&self, sent: Tick) -> bool {
+        self.sink.watchdog().restarts.is_from_before(sent)
     }
 
     /// Whether the end that is believed was prolonged by a server that was replaced since: its successor may have a shorter one (bug 300).
@@ -606,7 +605,9 @@ impl Hold {
             // The server has said that the name is not ours, after the last send that could have taken it.
             // After a failover the id may still have an entry in the queue that was copied from the server of before.
             // Of a quorum a minority may have it still.
-            LostReason::Replaced => self.copies || self.env().backend.gives_up_failures(),
+            LostReason::Replaced => {
+                self.copies || self.env().backend.voted(self.lease) == Some(Voted::Open)
+            }
             // Permits without a lease would never be free again.
             LostReason::ClientShutdown => !self.env().lets_expire() || self.id().kind.never_ends(),
             _ => true,

@@ -92,5 +92,6 @@ impl SharedHolds {
 /// no loss may be told, and an end that a check has found without telling it would leave the queue held for ever (bug 305).
 pub(crate) fn is_fresh(hold: &Hold, spec: &Spec, now: Tick) -> bool {
     let fresh = |until: Tick| now < until && until.since(now) > spec.lease() / 3;
-    hold.term.ends_at().is_some_and(fresh)
+    // A hold that the server may have forgotten is verified before another caller has it (bug 326).
+    hold.is_confirmed() && hold.term.ends_at().is_some_and(fresh)
 }

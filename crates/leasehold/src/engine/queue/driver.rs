@@ -11,7 +11,6 @@ use crate::{
     config::{PollRange, millis},
     engine::claim::ask::{TooLate, ask_server, still_ours},
     engine::claim::pending_release::{PendingRelease, abandon, may_owe},
-    engine::claim::remote::Subscription,
     engine::claim::ticket::Ticket,
     engine::hold::spec::Spec,
     engine::hold::{Granted, Hold},
@@ -166,7 +165,7 @@ impl<'a> Driver<'a> {
         // A task that was not heard for a while may have its entry still.
         let queued = step.entry.is_some() || self.queue.id.is_of_task();
         // The queue's lock is free meanwhile: waiters may leave, and a grant may overtake this answer.
-        let answer = ask_server(self.queues, step).await;
+        let answer = ask_server(self.queues, &self.queues.watchdog.restarts, (step, sent)).await;
         let now = self.queues.clock.now();
         let mut state = self.queue.lock();
         if let Ok(answer) = &answer {
@@ -194,7 +193,6 @@ impl<'a> Driver<'a> {
             Ok(Acquired::Held {
                 ttl,
                 silent,
-                given_up,
                 unsettled,
             }) => {
                 // With an entry the server may still grant this id, so the ticket stays open (bug 144).
@@ -215,13 +213,13 @@ impl<'a> Driver<'a> {
                 // Only those that came before the send are told: for the others the answer is too old (bug 166).
                 state.refuse_try_once(self.queue, access, given);
                 state.remote().answered_held(now, unsettled);
-                self.held_by_another(&mut state, left, silent, given_up)
+                self.held_by_another(&mut state, left, silent)
             }
             Ok(Acquired::Unset) => {
                 ticket.refused();
                 state.refuse_try_once(self.queue, access, given);
                 state.remote().answered_held(now, false);
-                self.held_by_another(&mut state, None, false, false)
+                self.held_by_another(&mut state, None, false)
             }
             Ok(Acquired::GivenUp) => self.given_up(state),
             Err(failure) => {
@@ -309,14 +307,12 @@ impl<'a> Driver<'a> {
         Step::Recover
     }
 
-    /// The server says that another owner holds the name, a `silent` one or not; `left` of its lease remains. `given_up`: as in
-    /// [`Acquired::Held`].
+    /// The server says that another owner holds the name, a `silent` one or not; `left` of its lease remains.
     fn held_by_another(
         &mut self,
         state: &mut Locked<'_, QueueState>,
         left: Option<Duration>,
         silent: bool,
-        given_up: bool,
     ) -> Step {
         // A client that waits is named by `status`, too.
         self.queues.watchdog.needs_label(Duration::ZERO);
@@ -329,9 +325,7 @@ impl<'a> Driver<'a> {
         }
         let now = self.queues.clock.now();
         self.held_until = left.map_or(Tick::MAX, |left| now.after(left));
-        if given_up {
-            remote.renew_ticket(self.queues); // the backend owes what the server has of it
-        }
+        remote.renew_ticket(self.queues);
         remote.answered();
         remote.turns.shared = true;
         let granted = remote.granted;
@@ -378,10 +372,7 @@ impl<'a> Driver<'a> {
             Some(ticket) => ticket.verdict(failure.clone()),
             None => failure.clone(),
         };
-        // QB4: a majority never asks again under an id whose round has failed.
-        if self.queues.backend.gives_up_failures() {
-            remote.renew_ticket(self.queues);
-        }
+        remote.renew_ticket(self.queues);
         if failure.is_final() {
             // Each of them would get the same refusal, after a request of its own.
             state.answer_all(&self.queue.error(verdict, spec));
@@ -548,11 +539,9 @@ impl Driver<'_> {
                 return Step::Ask; // and so learn how long the holder's lease lasts
             }
             let remote = state.remote();
-            if remote.subscription == Subscription::Open {
+            if !remote.subscription.asks() {
                 return Step::Ask;
             }
-            // Before it is sent: a refusal that is heard first would else be taken for the next one's (bugs 67, 75).
-            remote.subscription = Subscription::Opening;
         }
         let answer = if let Some(fair_queue) = self.queues.fair_queue(&self.queue.id) {
             fair_queue.listen(self.queues, self.queue.id.task()).await
@@ -562,13 +551,9 @@ impl Driver<'_> {
         };
         // A message that was sent before the subscription was there did not come here: so the server is asked once more (L1).
         let mut state = self.queue.lock();
-        let remote = state.remote();
+        let is_heard = answer.as_ref().is_ok_and(|is_open| *is_open);
+        state.remote().subscription.answered(is_heard);
         match answer {
-            // If the last waiter has left meanwhile, it was closed again.
-            Ok(true) if remote.subscription == Subscription::Opening => {
-                remote.subscription = Subscription::Open;
-                Step::Ask
-            }
             Ok(_) => Step::Ask,
             Err(failure) => self.failed(&mut state, &failure),
         }
@@ -651,6 +636,8 @@ impl Driver<'_> {
                 }
                 // Under the lock, so that a wake-up from here on is for this driver and not for its successor.
                 wake.as_mut().enable();
+                // The first waiter wants the ticket.
+                state.remote().leaving = None;
                 state.phase = Phase::WaitingRemote;
             }
             match pause {
@@ -750,15 +737,9 @@ impl Queue {
         let Some(remote) = &mut state.remote else {
             return;
         };
-        match remote.subscription {
-            Subscription::Open => {
-                // Woken at once: no other event tells it that the messages have ended (bug 67).
-                remote.subscription = Subscription::Closed;
-                self.driver_wake().notify_one();
-            }
-            // Its driver waits for the answer, or has it and has not read it yet.
-            Subscription::Opening => remote.subscription = Subscription::Doubtful,
-            Subscription::Doubtful | Subscription::Closed => {}
+        if remote.subscription.ended() {
+            // Woken at once: no other event tells it that the messages have ended (bug 67).
+            self.driver_wake().notify_one();
         }
     }
 
@@ -803,8 +784,7 @@ impl Queue {
         if !state.waiters.is_empty() {
             return None;
         }
-        // Also one that is still being opened: it may come about at any time.
-        let before = std::mem::replace(&mut remote.subscription, Subscription::Closed);
+        let may_be_there = remote.subscription.close();
         if self.id.is_of_task() {
             // Also after a refusal, which closes this task's part and leaves it among those that listen.
             if let Some(own) = remote.own.take() {
@@ -815,7 +795,7 @@ impl Queue {
             }
             return None;
         }
-        (before != Subscription::Closed).then(|| queues.backend.unlisten(&self.id))
+        may_be_there.then(|| queues.backend.unlisten(&self.id))
     }
 }
 
@@ -900,9 +880,7 @@ impl Queue {
         let mut state = self.lock();
         let Phase::Held(hold) = &state.phase else {
             // Its driver hears as long as a task waits, or is about to subscribe.
-            let remote = state.remote.as_ref();
-            let hears = remote.is_some_and(|it| it.subscription != Subscription::Closed);
-            return (!hears).then_some(AGAIN);
+            return (!state.is_listening()).then_some(AGAIN);
         };
         let waits = hold.spec().waits;
         if !waits.listens() {
@@ -914,40 +892,33 @@ impl Queue {
             self.doubt_holders(true);
             return waits.backoff(true).map(PollRange::usual);
         }
-        let remote = state.remote();
-        if remote.subscription == Subscription::Closed {
-            remote.subscription = Subscription::Opening;
-            drop(state);
-            // Asked for here: if the last waiter leaves, that is asked for behind this.
+        if state.is_listening() {
+            return None;
+        }
+        // The first asks for all that wait: else a server that refuses would be asked once for each.
+        if state.first_number() == Some(number) && state.remote().subscription.asks_first() {
+            // Under the lock: if the last waiter leaves, that is asked for behind this.
             let heard = sent(self.queues.backend.listen(self.id.clone()));
+            drop(state);
             self.queues.spawn(hear(Arc::clone(self), heard));
         }
-        None
+        // The request may fail: then a later look of the first waiter sends the next.
+        Some(AGAIN)
     }
 }
 
 /// Has the process hear wake-ups although a holder of its own has the lock.
 async fn hear(queue: Arc<Queue>, heard: Reply<()>) {
     let answer = heard.await;
-    let is_open = {
+    let is_heard = {
         let mut state = queue.lock();
         let is_held = matches!(state.phase, Phase::Held(_));
-        let remote = state.remote();
-        // If the last waiter has left meanwhile, it was closed again. A driver asks by itself.
-        let is_opening = is_held && remote.subscription != Subscription::Closed;
-        if is_opening {
-            let is_good = answer.is_ok() && remote.subscription != Subscription::Doubtful;
-            remote.subscription = if is_good {
-                Subscription::Open
-            } else {
-                // The request may have been carried out, and no other would end that.
-                drop(queue.queues.backend.unlisten(&queue.id));
-                Subscription::Closed
-            };
-        }
-        is_opening && answer.is_ok()
+        // If the last waiter has left meanwhile, it was closed again.
+        let is_heard = state.remote().subscription.answered(answer.is_ok());
+        // A driver asks by itself.
+        is_heard && is_held
     };
-    if is_open {
+    if is_heard {
         // For what happened before.
         queue.doubt_holders(true);
     }

@@ -432,14 +432,18 @@ impl Attempt {
         // Without an entry in the queue: this process does not listen yet. So no grant can name this ask.
         self.ticket.ask(sent);
         let step = self.spec.request(&self.queue.id, self.ticket.lease());
-        let answer = ask_server(&self.queues, step).await;
+        let answer = ask_server(&self.queues, &self.queues.watchdog.restarts, (step, sent)).await;
         match &answer {
             // A refusal for good carried nothing out: only an earlier copy can be owed (B5).
             Err(failure) if failure.is_final() => self.ticket.refused(),
             Err(failure) => self.ticket.failed(failure),
-            Ok(Acquired::Granted { .. }) => {}
-            Ok(_) => self.ticket.answered(self.spec.permits),
+            Ok(Acquired::Granted { .. }) => return answer,
+            Ok(_) => {
+                self.ticket.answered(self.spec.permits);
+                self.ticket.refused();
+            }
         }
+        self.ticket.renew_if_given_up(&self.queues);
         answer
     }
 
@@ -490,7 +494,7 @@ impl Attempt {
 
     /// Another has the name, or it may be this very client that has it still.
     fn held(
-        mut self,
+        self,
         mut state: Locked<'_, QueueState>,
         answer: &Acquired,
         now: Tick,
@@ -498,8 +502,6 @@ impl Attempt {
     ) -> AfterAnswer {
         let (queues, queue) = (Arc::clone(&self.queues), Arc::clone(&self.queue));
         let once = self.patience == Patience::Once;
-        let given_up = matches!(answer, Acquired::Held { given_up: true, .. });
-        self.ticket.refused();
         if once && *answer == Acquired::Unset {
             // Waiting would be for a number that no program may ever set (bug 156).
             let error = queue.no_permits(self.spec);
@@ -513,13 +515,7 @@ impl Attempt {
             // For waiters whose time is up meanwhile.
             // The name is to be free in a moment, so the caller asks again within its time (bug 257).
             state.remote().failed(&still_ours(), now);
-            if given_up {
-                self.ticket = self.ticket.another(&queues);
-            }
             return AfterAnswer::AfterPause(self);
-        }
-        if given_up {
-            self.ticket = self.ticket.another(&queues);
         }
         queue.note_unset(&queues, &mut state, answer);
         state.remote().answered_held(now, answer.is_unsettled());
@@ -527,7 +523,7 @@ impl Attempt {
     }
 
     fn failed(
-        mut self,
+        self,
         mut state: Locked<'_, QueueState>,
         failure: Failure,
         now: Tick,
@@ -541,10 +537,6 @@ impl Attempt {
         }
         // For waiters whose time is up meanwhile.
         state.remote().failed(&failure, now);
-        if self.queues.backend.gives_up_failures() {
-            // QB4: a majority never asks again under an id whose round has failed.
-            self.ticket = self.ticket.another(&self.queues);
-        }
         if self.patience == Patience::Once {
             return AfterAnswer::AfterPause(self);
         }

@@ -237,6 +237,8 @@ impl Queue {
             return false;
         };
         let believed = ticket.believe(grant);
+        // The server of before may have said so, which the present one has not confirmed (bug 325).
+        let believed = believed.filter(|it| !queues.watchdog.restarts.is_void(it.sent));
         // Also of a grant that is not believed: the driver asks then, and believes the reply (B1).
         remote.granted = true;
         let now = queues.clock.now();
@@ -287,6 +289,7 @@ impl Queue {
             drop(state);
         } else {
             // A driver without waiters asks nothing: it takes the ticket, gives it up, and comes back here to close the queue.
+            self.note_leaving(&mut state);
             state.phase = Phase::InFlight(None);
             drop(state);
             (queues.drive)(queues, self, start);
@@ -313,18 +316,23 @@ impl Queue {
         }
     }
 
-    /// A waiter has left, or was given a lease in memory; the `first` of them or another.
-    pub(crate) fn waiter_left(&self, state: &mut Locked<'_, QueueState>, first: bool) {
-        let next = state.first_live_waiter().map(|next| next.terms());
-        if next.is_none()
+    /// Where no caller wants the ticket any more: until it is given up, the server may call the name held by this very process (bugs 167,
+    /// 257, 331).
+    fn note_leaving(&self, state: &mut QueueState) {
+        if state.first_live_waiter().is_none()
             && let Some(remote) = &mut state.remote
             && remote.may_have()
         {
-            // Until the ticket is given up, the server may call the name held by this very process (bugs 167, 257).
             let unsettled = &self.queues.unsettled;
             let leaving = &mut remote.leaving;
             leaving.get_or_insert_with(|| unsettled.begin(&self.id.name));
         }
+    }
+
+    /// A waiter has left, or was given a lease in memory; the `first` of them or another.
+    pub(crate) fn waiter_left(&self, state: &mut Locked<'_, QueueState>, first: bool) {
+        self.note_leaving(state);
+        let next = state.first_live_waiter().map(|next| next.terms());
         match &state.phase {
             Phase::Held(_) => drop(self.stop_listening(&self.queues, state)),
             // The driver sleeps, and has no waiter left to ask for, or one that wants something else.
@@ -386,5 +394,45 @@ impl Queue {
             let held_at = holder.spec().place;
             stderr_warning::waits_for_itself(&self.id.name, spec.place, held_at, SELF_WAIT_WARNING);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        MemoryServer,
+        backend::memory,
+        background::BackgroundRuntime,
+        clock::Clock,
+        config::Config,
+        engine::{
+            claim::ticket::Ticket, env::Env, fair::fair_queues::FairQueues, hold::spec::Terms,
+            wakeup::WakeUps,
+        },
+        kind::{Access, LockKind},
+        name::Name,
+    };
+
+    /// Whose driver has not had its turn yet (bug 331).
+    #[tokio::test]
+    async fn a_ticket_without_a_caller_is_being_given_up_before_its_driver_runs() {
+        let (uuid, config) = ("client".into(), Config::default());
+        let sink = Arc::new(WakeUps::default());
+        let backend = memory::client_of(MemoryServer::new(), &uuid, String::new(), &config, sink);
+        let background = BackgroundRuntime::here();
+        let env = Env::new(uuid, Clock::Boot, config, backend, background);
+        let fair = Arc::<FairQueues>::default();
+        let queues = Queues::new(&env, &Arc::default(), fair, |_, _, _| {});
+        let name = Name::new("name").unwrap();
+        let queue = queues.find_or_make(&LockId::new(LockKind::FairMutex, name.clone()));
+        let terms = Terms {
+            access: Access::Exclusive,
+            lease_ms: 1_000,
+        };
+        let mut ticket = Ticket::new(&env, terms);
+        ticket.ask(env.clock.now());
+        queue.leave_granted(&queues, queue.lock(), ticket);
+        assert!(env.unsettled.may_be_ours(&name, env.unsettled.mark()));
     }
 }

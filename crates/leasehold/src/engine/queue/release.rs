@@ -429,6 +429,8 @@ impl Queue {
             && let Some(ticket) = state.remote().ticket(next.lease)
         {
             match answer {
+                // B1: the server of before has said so. The next one is asked, under the same lease id (bug 315).
+                ReleaseReply::Kept { .. } if queues.watchdog.restarts.is_from_before(sent) => {}
                 ReleaseReply::Kept { remaining, tokens } => {
                     // B1: the time left is that of the reply to this very send.
                     let granted = ticket.granted(sent, remaining, tokens);

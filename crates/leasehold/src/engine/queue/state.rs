@@ -8,7 +8,7 @@ use crate::{
     clock::Tick,
     engine::claim::pending_release,
     engine::claim::pending_release::PendingRelease,
-    engine::claim::remote::{Remote, Subscription},
+    engine::claim::remote::Remote,
     engine::claim::ticket::Ticket,
     engine::env::Env,
     engine::hold::held::Held,
@@ -75,7 +75,7 @@ impl QueueState {
     pub(crate) fn is_listening(&self) -> bool {
         self.remote
             .as_ref()
-            .is_some_and(|remote| remote.subscription == Subscription::Open)
+            .is_some_and(|remote| remote.subscription.is_open())
     }
 
     /// Whether this process asks under this lease id.
@@ -496,7 +496,8 @@ pub(crate) async fn ask_to_join(
     let entry = hold.as_ref().and_then(Held::join)?;
     let hold = Arc::clone(entry.hold());
     match write_count(queues, &hold).await {
-        Ok(Counted::Written) if hold.standing().is_ok() => {}
+        // A server whose place another has taken meanwhile may have said so (bug 326).
+        Ok(Counted::Written) if hold.is_confirmed() && hold.standing().is_ok() => {}
         Ok(Counted::NotOurs) => {
             hold.answered_not_ours(asked);
             return None;

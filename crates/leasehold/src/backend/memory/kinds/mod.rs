@@ -24,13 +24,6 @@ pub(crate) struct StoredHold {
     pub(crate) ends: Duration,
 }
 
-impl StoredHold {
-    /// Whether a client of another library has it, which tells no waiter when it leaves. Only a simulation makes such.
-    pub(crate) fn is_foreign(&self) -> bool {
-        self.client.is_empty()
-    }
-}
-
 /// The kinds that this backend knows: one line for each.
 pub(super) fn rules(kind: LockKind) -> &'static dyn Rules {
     match kind {

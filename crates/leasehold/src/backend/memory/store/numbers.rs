@@ -97,7 +97,6 @@ impl Store {
         };
         if *free < count(step.access) {
             return Acquired::Held {
-                given_up: false,
                 unsettled: false,
                 // No lease of these permits ends, so no time is a better one to look again.
                 ttl: None,

@@ -15,30 +15,29 @@ impl Store {
         if id.kind.never_ends() {
             return self.give(client, step);
         }
-        // First, also where nothing is held: a copy of an ask may come after this release (B4).
-        if let Some(ms) = step.tombstone_ms {
-            let until = now + Duration::from_millis(ms);
-            self.gone.insert((Arc::clone(client), step.lease), until);
-        }
         // Without a queue nothing is kept for the next of this process: it asks as every client does.
         let next = step.next.filter(|_| rules(id.kind).has_queue());
-        let in_turn = rules(id.kind).is_in_turn();
         let made_way = self.leave_queue(client, id, step.lease);
         if self.ours(client, id, step.lease).is_none() {
-            return self.not_ours(client, id, next, made_way);
+            // An earlier copy, whose answer was lost, may have given the name to `next`.
+            if let Some(next) = next.and_then(|next| self.ours(client, id, next.lease)) {
+                let remaining = next.ends.saturating_sub(now);
+                let tokens = self.tokens(id);
+                return ReleaseReply::Kept { remaining, tokens };
+            }
+            // Clients that only waited for this one to have its turn need not wait any more.
+            if made_way && self.give_to_next(id).is_none() {
+                self.tell_first(id);
+            }
+            return ReleaseReply::NotOurs;
         }
         self.drop_hold(client, id, step.lease);
-        // B2: nor may it begin anew what `next` holds beside the owner.
-        let holds = next.and_then(|next| self.ours(client, id, next.lease));
-        let kept = holds.map(|next| next.ends.saturating_sub(now));
-        // B4: a late copy of this release must not revive a `next` that was given up meanwhile.
-        let next = next.filter(|next| kept.is_none() && !self.is_given_up(client, next.lease));
         let others = self
             .subscribers(id)
             .len()
             .saturating_sub(usize::from(step.listening));
         if let Some(next) = next
-            && self.waiting(id) == 0
+            && !self.has_queue(id)
             && next.stays
             && others == 0
             && self.fits(id, next.access)
@@ -64,19 +63,22 @@ impl Store {
             && let Some(next) = next
             && let Some(entry) = next.entry
         {
-            self.queue(client, id, grant_of(next, entry.ask), entry);
+            let grant = Grant {
+                access: next.access,
+                lease: next.lease,
+                lease_ms: next.lease_ms,
+                ask: entry.ask,
+                tokens: Tokens::NONE,
+            };
+            self.queue(client, id, grant);
         }
         if granted.is_none() && !is_free {
             self.tell_first(id);
         }
-        if let Some(remaining) = kept {
-            let tokens = self.tokens(id);
-            return ReleaseReply::Kept { remaining, tokens };
-        }
         if let Some(lease) = granted {
             return ReleaseReply::Granted { lease };
         }
-        if !is_free || in_turn {
+        if !is_free || rules(id.kind).is_in_turn() {
             return ReleaseReply::Freed {
                 others: 0,
                 turns: 0,
@@ -87,29 +89,6 @@ impl Store {
             others: others as u64,
             turns: 0,
         }
-    }
-
-    /// The lease id holds nothing; an earlier copy of its release may have given the name to `next` (B4).
-    fn not_ours(
-        &mut self,
-        client: &Arc<str>,
-        id: &LockId,
-        next: Option<Next>,
-        made_way: bool,
-    ) -> ReleaseReply {
-        let now = self.clock;
-        if let Some(next) = next.and_then(|next| self.ours(client, id, next.lease)) {
-            let remaining = next.ends.saturating_sub(now);
-            let tokens = self.tokens(id);
-            return ReleaseReply::Kept { remaining, tokens };
-        }
-        // Clients that only waited for this one to have its turn need not wait any more.
-        let is_free = self.held_by(id).is_empty();
-        let given = made_way && is_free == rules(id.kind).is_in_turn();
-        if made_way && (!given || self.give_to_next(id).is_none()) {
-            self.tell_first(id);
-        }
-        ReleaseReply::NotOurs
     }
 
     /// The name stays with the client, under its next lease id.
@@ -136,16 +115,5 @@ impl Store {
             self.tell_all(id);
         }
         true
-    }
-}
-
-/// The grant that `next` has in its turn.
-fn grant_of(next: Next, ask: u32) -> Grant {
-    Grant {
-        access: next.access,
-        lease: next.lease,
-        lease_ms: next.lease_ms,
-        ask,
-        tokens: Tokens::NONE,
     }
 }

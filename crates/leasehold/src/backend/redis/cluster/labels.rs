@@ -5,11 +5,15 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::future::{join, join_all};
 
-use super::{ClusterCore, nodes::Node, route::Route, slots::slot};
+use super::{ClusterCore, nodes::Node, slots::slot};
 use crate::{
     backend::{
         Inspection,
-        redis::labels::{ClientAnswers, begins_of},
+        redis::{
+            labels::{ClientAnswers, begins_of},
+            node::NodeSteps,
+            router::Route,
+        },
     },
     name::label_key,
 };
@@ -38,11 +42,13 @@ pub(super) async fn add(
         nodes.extend(of_labels.chain([lock_at]).map(|node| (node.number, node)));
     }
     let labels = by_slot.into_iter().map(|(slot, begins)| {
-        let ask = move |redis: &super::Redis| redis.runner.labels_of(begins.clone());
-        shared.send(Route::to(slot), ask)
+        let ask = move |at: &NodeSteps| at.runner.labels_of(begins.clone());
+        shared.send(Route::once(slot), ask)
     });
     let labels = join_all(labels.collect::<Vec<_>>());
-    let lists = nodes.values().map(|node| node.redis.runner.connections());
+    let lists = nodes
+        .values()
+        .map(|node| node.redis.steps.runner.connections());
     let (labels, lists) = join(labels, join_all(lists.collect::<Vec<_>>())).await;
     let clients = ClientAnswers {
         // A label that cannot be read fails nothing: its client is shown without a name.

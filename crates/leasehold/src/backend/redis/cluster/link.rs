@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 
-use super::{Cluster, route::Route, slots::slot};
+use super::{Cluster, slots::slot};
 use crate::{
-    backend::{Failure, Reply, ServerLink},
+    backend::{Failure, Reply, ServerLink, redis::router::Route, report::ServerReport},
     durability::Durability,
     error::Cause,
     name::LockId,
@@ -30,8 +30,17 @@ impl Cluster {
 impl ServerLink for Cluster {
     /// At the node of the label's own slot.
     fn show(&self, lasts_ms: u64) -> Reply<()> {
-        let way = Route::to(slot(self.shared.label.key()));
-        self.shared.send(way, move |redis| redis.show(lasts_ms))
+        let way = Route::once(slot(self.shared.label.key()));
+        self.shared.send(way, move |at| at.runner.show(lasts_ms))
+    }
+
+    fn reports(&self) -> Vec<BoxFuture<'static, ServerReport>> {
+        let nodes = &self.shared.nodes;
+        let mut primaries = nodes.primaries();
+        if primaries.is_empty() {
+            primaries.push(nodes.any()); // no node has told yet which there are
+        }
+        primaries.iter().map(|node| node.redis.report()).collect()
     }
 
     fn has_reached(&self) -> bool {

@@ -3,16 +3,11 @@
 //! On sharded channels a node ends a subscription, or refuses it, once another has the slot. On classic ones it says nothing, and goes on.
 
 use std::{
-    collections::BTreeMap,
     fmt,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use redis::RedisError;
 use tokio::time::Instant as TokioInstant;
 
@@ -20,6 +15,7 @@ use super::{ClusterCore, nodes::Node, redirect::Redirect, slots::slot};
 use crate::{
     backend::{
         Failure, Reply, Restarted, Sink, WakeUp, WakeUpSteps,
+        listening::{ListenedName, Listening, Place},
         redis::{
             failure::said,
             sharding,
@@ -39,34 +35,25 @@ const PAUSE_SENT_ON: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 pub(super) struct ClusterListeners {
-    /// In the same order each time: a simulation must be able to replay it.
-    listened_at: Mutex<BTreeMap<LockId, ListenedAt>>,
-    numbers: AtomicU64,
+    names: Listening<Arc<Node>>,
 }
 
-struct ListenedAt {
-    /// `None`: it is not known yet which node has the slot, or the node that had it lets no client listen any more.
-    node: Option<Arc<Node>>,
-    /// Tells a listener from the one before.
-    number: u64,
-    /// A task follows the slot.
-    is_moving: bool,
-    /// The number of the node at which that task has asked to listen, unless that node has ended it already.
-    moves_to: Option<u32>,
-}
+impl Place for Arc<Node> {
+    type Number = u32;
 
-impl ListenedAt {
-    fn is_at(&self, number: u32) -> bool {
-        self.node.as_ref().is_some_and(|node| node.number == number)
+    fn number(&self) -> u32 {
+        self.number
     }
+}
 
+impl ListenedName<Arc<Node>> {
     /// Moves if the slot has another owner.
     fn settle(&mut self, shared: &Arc<ClusterCore>, id: &LockId) {
         let Some(owner) = shared.nodes.owner(slot(id.name.wire())) else {
             return;
         };
-        if self.node.is_some() && !self.is_moving && !self.is_at(owner.number) {
-            self.is_moving = true;
+        if !self.is_nowhere() && !self.is_followed && !self.is_at(owner.number) {
+            self.is_followed = true;
             move_on(shared, id, self.number);
         }
     }
@@ -85,7 +72,7 @@ impl Sink for NodeSink {
         };
         // A message is heard at each node that is listened to. A grant counts once: the other copy could be taken for one that comes late.
         let counts = !matches!(wake_up, WakeUp::Granted(_) | WakeUp::Deaf)
-            || shared.listeners.hears(id, self.number);
+            || shared.listeners.names.hears(id, self.number);
         if counts {
             shared.sink.wake(id, wake_up);
         }
@@ -121,34 +108,12 @@ impl fmt::Debug for NodeSink {
 }
 
 impl ClusterListeners {
-    fn hears(&self, id: &LockId, number: u32) -> bool {
-        let listened_at = self.listened_at.lock();
-        listened_at
-            .get(id)
-            .is_some_and(|listener| listener.is_at(number))
-    }
-
     pub(super) fn listen(&self, shared: &Arc<ClusterCore>, id: LockId) -> Reply<()> {
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let node = shared.nodes.owner(slot(id.name.wire()));
-        // Written down before it is sent: a grant may be heard before the answer, and counts only at the node that stands here.
-        let before = self.listened_at.lock().insert(
-            id.clone(),
-            ListenedAt {
-                node: node.clone(),
-                number,
-                is_moving: false,
-                moves_to: None,
-            },
-        );
-        let before = before.and_then(|listener| listener.node);
-        if let Some(before) = before
-            && node
-                .as_ref()
-                .is_none_or(|node| node.number != before.number)
-        {
+        let (number, left) = self.names.begin(&id, node.clone());
+        if let Some(left) = left {
             // Not waited for: it is asked for at once, and a node that is replaced may never answer.
-            drop(before.redis.unlisten(&id));
+            drop(left.redis.unlisten(&id));
         }
         let answer = node.map(|node| (node.redis.listen(id.clone()), node));
         let shared = Arc::clone(shared);
@@ -165,12 +130,11 @@ impl ClusterListeners {
             };
             if heard.is_err() {
                 shared.table.ask();
-                let gone = shared.listeners.remove(&id, number);
-                if let Some(node) = gone {
+                if let Some(node) = shared.listeners.names.end_of(&id, number) {
                     // It may have been carried out, and no other would end it later.
                     drop(node.redis.unlisten(&id));
                 }
-            } else if let Some(listener) = shared.listeners.listened_at.lock().get_mut(&id) {
+            } else if let Some(listener) = shared.listeners.names.lock().get_mut(&id) {
                 // The slot may have moved meanwhile.
                 listener.settle(&shared, &id);
             }
@@ -188,21 +152,18 @@ impl ClusterListeners {
         let began = Instant::now();
         loop {
             let node = shared.owner(slot(id.name.wire())).await?;
-            let (answer, before) = {
-                let mut listened_at = self.listened_at.lock();
-                let Some(listener) = listened_at
-                    .get_mut(id)
-                    .filter(|listener| listener.number == number)
-                else {
+            let (answer, left) = {
+                let mut names = self.names.lock();
+                let Some(listener) = names.get_mut(id).filter(|it| it.number == number) else {
                     // Another call listens by now, or no waiter is left: this one has nothing to tell, and nothing to take back.
                     return Ok(());
                 };
-                let before = listener.node.replace(Arc::clone(&node));
+                let left = listener.moves_to(Arc::clone(&node));
                 // Under the lock: an end that the node tells at once (`unheard`) must find it written down here.
-                (node.redis.listen(id.clone()), before)
+                (node.redis.listen(id.clone()), left)
             };
-            if let Some(before) = before.filter(|before| before.number != node.number) {
-                drop(before.redis.unlisten(id));
+            if let Some(left) = left {
+                drop(left.redis.unlisten(id));
             }
             let Err(failure) = answer.await else {
                 return Ok(());
@@ -216,17 +177,8 @@ impl ClusterListeners {
         }
     }
 
-    fn remove(&self, id: &LockId, number: u64) -> Option<Arc<Node>> {
-        let mut listened_at = self.listened_at.lock();
-        if listened_at.get(id)?.number != number {
-            return None;
-        }
-        listened_at.remove(id)?.node
-    }
-
     pub(super) fn unlisten(&self, id: &LockId) -> Reply<()> {
-        let listener = self.listened_at.lock().remove(id);
-        match listener.and_then(|listener| listener.node) {
+        match self.names.end(id) {
             Some(node) => node.redis.unlisten(id),
             None => Box::pin(std::future::ready(Ok(()))),
         }
@@ -241,16 +193,14 @@ impl ClusterListeners {
         refusal: Option<&RedisError>,
     ) {
         let (left, number) = {
-            let mut listened_at = self.listened_at.lock();
-            let Some(listener) = listened_at.get_mut(id) else {
+            let mut names = self.names.lock();
+            let Some(listener) = names.get_mut(id) else {
                 return;
             };
-            listener.moves_to.take_if(|to| *to == node);
-            let Some(left) = listener.node.take_if(|at| at.number == node) else {
+            let Some(left) = listener.ended_at(node) else {
                 return;
             };
-            // A single task follows each name: a second would ask the same nodes beside it.
-            let is_followed = std::mem::replace(&mut listener.is_moving, true);
+            let is_followed = std::mem::replace(&mut listener.is_followed, true);
             (left, (!is_followed).then_some(listener.number))
         };
         shared.table.ask();
@@ -265,7 +215,7 @@ impl ClusterListeners {
 
     /// Moves those whose slot has another owner.
     pub(super) fn settle(&self, shared: &Arc<ClusterCore>) {
-        for (id, listener) in self.listened_at.lock().iter_mut() {
+        for (id, listener) in self.names.lock().iter_mut() {
             listener.settle(shared, id);
         }
     }
@@ -279,39 +229,39 @@ impl ClusterListeners {
     ) -> Option<Duration> {
         let owner = shared.nodes.owner(slot(id.name.wire()));
         let (answer, owner) = {
-            let mut listened_at = self.listened_at.lock();
-            let listener = listened_at
-                .get_mut(id)
-                .filter(|listener| listener.number == number)?;
+            let mut names = self.names.lock();
+            let listener = names.get_mut(id).filter(|it| it.number == number)?;
             match owner {
                 Some(owner) if !listener.is_at(owner.number) => {
-                    // Beside `node`: until the new node has confirmed, wake-ups count at the old one, where the client is still heard.
-                    listener.moves_to = Some(owner.number);
+                    listener.asks_at(Arc::clone(&owner));
                     (owner.redis.listen(id.clone()), owner)
                 }
-                None if listener.node.is_none() => {
+                None if listener.is_nowhere() => {
                     shared.table.ask();
                     return Some(PAUSE);
                 }
                 // Heard at the owner, or at the old node while no node has the slot: a change of the table begins a new task.
                 _ => {
-                    listener.is_moving = false;
+                    listener.is_followed = false;
                     return None;
                 }
             }
         };
         let failed = answer.await.err();
-        let before = {
-            let mut listened_at = self.listened_at.lock();
-            match listened_at.get_mut(id) {
+        let left = {
+            let mut names = self.names.lock();
+            match names.get_mut(id) {
                 Some(listener) if listener.number == number => {
-                    let ended = listener.moves_to.take() != Some(owner.number);
+                    let is_there = listener.is_asked_at(owner.number);
+                    // The caller's own request may have led there meanwhile, and is not to be taken back.
+                    let is_at_owner = listener.is_at(owner.number);
+                    listener.asks_no_more();
                     if let Some(failure) = failed {
                         // Without an answer it may come about all the same.
-                        if said(failure.cause()).is_none() {
+                        if said(failure.cause()).is_none() && !is_at_owner {
                             drop(owner.redis.unlisten(id));
                         }
-                        drop(listened_at);
+                        drop(names);
                         shared.table.ask();
                         // The table learns which owner it names.
                         shared.is_elsewhere(id, &failure, &owner);
@@ -319,14 +269,17 @@ impl ClusterListeners {
                         let is_sent_on = now.is_some_and(|now| now.number != owner.number);
                         return Some(if is_sent_on { PAUSE_SENT_ON } else { PAUSE });
                     }
-                    // The node may have ended it at once.
-                    if ended {
+                    // The node may have ended it at once, or the name has moved on.
+                    if !is_there {
+                        if !is_at_owner {
+                            drop(owner.redis.unlisten(id));
+                        }
                         return Some(PAUSE_SENT_ON);
                     }
-                    listener.node.replace(owner)
+                    listener.moves_to(owner)
                 }
                 Some(listener)
-                    if listener.is_at(owner.number) || listener.moves_to == Some(owner.number) =>
+                    if listener.is_at(owner.number) || listener.is_asked_at(owner.number) =>
                 {
                     return None;
                 }
@@ -337,8 +290,8 @@ impl ClusterListeners {
                 }
             }
         };
-        if let Some(before) = before {
-            drop(before.redis.unlisten(id));
+        if let Some(left) = left {
+            drop(left.redis.unlisten(id));
         }
         // A message sent meanwhile may not have been heard, or not counted.
         shared.sink.wake(id, WakeUp::TryAgain);

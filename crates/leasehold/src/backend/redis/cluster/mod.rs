@@ -7,25 +7,19 @@
 //! scan      there is reason to in each interval in which locks are held
 //! redirect  what a node says instead of carrying a step out
 //! route     sends a step to the node that has its slot, and follows
-//! renew     one script for the names of each slot
-//! again     what a node has done that had been replaced
 //! listeners      wake-ups, each heard at the node that has the slot of its name
-//! fenced    data beside a token: in the slot of its name
 //! link      what is asked of the cluster as a whole
 //! labels    the labels of clients, each at the node of its own slot
 //! walk      all nodes one after the other: finding locks, and looking at several
 //! given     the URL of a cluster
 //! ```
 
-mod again;
-mod fenced;
 mod given;
 mod labels;
 mod link;
 mod listeners;
 mod nodes;
 mod redirect;
-mod renew;
 mod route;
 mod scan;
 pub(super) mod slots;
@@ -45,33 +39,30 @@ use super::{
     Redis,
     discovery::{Address, GivenServer},
     labels::ClientLabel,
-    repeats::Lately,
+    node::NodeSteps,
+    repeats::{self, Lately, Replaceable},
+    router::{AskRule, NodeAnswer, Route, Router},
     sharding::{Chosen, Sharding},
     silence::Silence,
     subscriptions::{Elsewhere, Hearing},
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure, Inspection,
-        Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
-        Renewal, Reply, ServerLink, Sink, WakeUpSteps,
+        Failure, Inspection, Release, ReleaseReply, Reply, ServerLink, Sink, WakeUpSteps,
         find::{FindPage, FoundPage, all_of},
     },
     background::BackgroundRuntime,
-    clock::Clock,
+    clock::{Clock, Instant},
     config::Config,
-    durability::Durability,
     error::{Error, Invalid},
-    kind::{Access, LockKind},
+    kind::LockKind,
     name::{LockId, Name},
     outage::Outage,
-    owner::LeaseId,
 };
 pub(crate) use given::GivenCluster;
 use listeners::{ClusterListeners, NodeSink};
 use nodes::{NodeSettings, Nodes, TableChange};
-use redirect::SlotOpen;
-use route::{AskRule, LATE, Route};
+use route::LATE;
 use scan::Scan;
 #[cfg(feature = "sim")]
 pub(crate) use slots::slot;
@@ -80,12 +71,13 @@ use slots::slot;
 use table::SlotTable;
 
 /// A client of a cluster.
+#[derive(Clone)]
 pub(crate) struct Cluster {
     shared: Arc<ClusterCore>,
 }
 
 /// The state that all steps of a client share.
-struct ClusterCore {
+pub(super) struct ClusterCore {
     nodes: Nodes,
     table: SlotTable,
     scan: Arc<Scan>,
@@ -187,53 +179,17 @@ impl Cluster {
             failure.into_error(format!("connect to {}", self.shared.shown), Duration::ZERO)
         })
     }
-
-    /// A step that the engine repeats.
-    fn step<T: Send + 'static>(
-        &self,
-        id: &LockId,
-        step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
-    ) -> Reply<T> {
-        self.shared.send(Route::once(&id.name), step)
-    }
-
-    /// A step that is tried again within the time of its caller.
-    fn patient<T: Send + 'static>(
-        &self,
-        name: &Name,
-        ask: AskRule,
-        step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
-    ) -> Reply<T> {
-        self.shared.send(self.patiently(name, ask), step)
-    }
-
-    /// Inspects a lock, without the labels of its clients.
-    fn inspect_unlabelled(&self, id: LockId) -> Reply<Inspection> {
-        let name = id.name.clone();
-        self.patient(&name, AskRule::MayFollow, move |redis| {
-            redis.inspect(id.clone())
-        })
-    }
-
-    fn patiently(&self, name: &Name, ask: AskRule) -> Route {
-        Route {
-            slot: slot(name.wire()),
-            ask,
-            patience: self.shared.timeout,
-            late: LATE,
-        }
-    }
 }
 
 impl ClusterCore {
     /// The table has changed.
     fn tell(self: &Arc<Self>, change: TableChange) {
         if change.forgotten {
-            self.sink.restarted(crate::backend::Restarted::All);
+            self.sink.restarted(crate::backend::Restarted::Whole);
         }
         // Not only where `change` says so: a MOVED before this table has counted a change, too.
         if !self.lately.is_settled(self.nodes.changes()) {
-            self.give_back_again();
+            repeats::repeat(self);
         }
     }
 
@@ -266,77 +222,82 @@ impl ClusterCore {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for ClusterCore {
     fn drop(&mut self) {
         // The task that asks for the table finds that the client has ended.
-        self.shared.table.ask();
+        self.table.ask();
     }
 }
 
-impl LockSteps for Cluster {
-    fn acquire(&self, step: Acquire) -> Reply<Acquired> {
-        again::acquire(&self.shared, step)
+/// A node that stood still had been replaced without knowing it yet: what it has confirmed is done once more where the name is by now.
+impl Replaceable for ClusterCore {
+    fn lately(&self) -> &Lately {
+        &self.lately
     }
 
-    fn release(&self, mut step: Release) -> Reply<ReleaseReply> {
-        // Each node knows by itself whether this client is counted there.
-        step.listening = false;
-        again::release(&self.shared, step)
+    fn background(&self) -> &BackgroundRuntime {
+        &self.background
     }
 
-    fn renew(&self, batch: &[Renew]) -> Reply<Vec<Renewal>> {
-        renew::renew(&self.shared, batch)
+    fn changes(&self) -> u64 {
+        self.nodes.changes()
     }
 
-    fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
-        let way = self.patiently(&step.id.name, AskRule::MayFollow);
-        let answer = self
-            .shared
-            .send_openly(way, move |redis| redis.extend(step.clone()));
-        Box::pin(async move {
-            let answer = answer.await?;
-            // The rest of the lock may be at the other node still. It is not lost by that.
-            if answer.asked && answer.value.is_none() {
-                return Err(Failure::NotNow(Arc::new(SlotOpen { slot: way.slot })));
-            }
-            Ok(answer.value)
-        })
+    fn server_of(&self, name: &Name) -> Option<u64> {
+        let owner = self.nodes.owner(slot(name.wire()));
+        owner.map(|node| node.number.into())
     }
 
-    fn count(&self, mut step: Count) -> Reply<Counted> {
-        // As in `release`: the engine knows whether this client listens, not at which node.
-        step.listening = false;
-        let name = step.id.name.clone();
-        // A node that is getting the slot may have a part of the keys, and a step that changes them would take the rest for none.
-        self.patient(&name, AskRule::Never, move |redis| {
-            redis.count(step.clone())
-        })
+    fn give_back(self: &Arc<Self>, release: Release) -> Reply<ReleaseReply> {
+        let way = Route::patient(slot(release.id.name.wire()), AskRule::Never);
+        self.send(way, move |at| at.release(release.clone()))
+    }
+}
+
+impl Router for Cluster {
+    type Servers = ClusterCore;
+
+    const HAS_SEVERAL: bool = true;
+
+    fn slot(&self, key: &str) -> u16 {
+        slot(key)
     }
 
-    fn downgrade(&self, step: Downgrade) -> Reply<bool> {
-        let name = step.id.name.clone();
-        self.patient(&name, AskRule::Never, move |redis| {
-            redis.downgrade(step.clone())
-        })
+    fn send<T: Send + 'static>(
+        &self,
+        way: Route,
+        step: impl Fn(&NodeSteps) -> Reply<T> + Send + Sync + 'static,
+    ) -> Reply<NodeAnswer<T>> {
+        self.shared.send_openly(way, step)
     }
 
-    fn inspect(&self, id: LockId) -> Reply<Inspection> {
-        let (shared, name) = (Arc::clone(&self.shared), id.name.clone());
-        let found = self.inspect_unlabelled(id);
-        Box::pin(async move {
-            let mut found = found.await?;
-            let lock_at = shared.nodes.owner(slot(name.wire()));
-            labels::add(&shared, &mut [&mut found], lock_at).await;
-            Ok(found)
-        })
+    fn replaceable(&self) -> Option<&Arc<ClusterCore>> {
+        Some(&self.shared)
     }
 
-    fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
+    /// The node that has answered late may have stood still.
+    fn looked_again(&self, since: Instant) -> Option<Reply<()>> {
+        (since.elapsed() >= LATE).then(|| self.identify())
+    }
+
+    fn steps(&self) -> NodeSteps {
+        self.shared.nodes.any().redis.steps.clone()
+    }
+
+    fn page(&self, step: FindPage) -> Reply<FoundPage> {
+        Box::pin(walk::page(Arc::clone(&self.shared), step))
+    }
+
+    fn inspect_each(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
         let shared = Arc::clone(&self.shared);
-        let inspections: Vec<_> = ids
-            .iter()
-            .map(|id| self.inspect_unlabelled(id.clone()))
-            .collect();
+        let inspections = ids.iter().map(|id| {
+            let (way, id) = (
+                Route::patient(slot(id.name.wire()), AskRule::MayFollow),
+                id.clone(),
+            );
+            shared.send(way, move |at| at.inspect(id.clone()))
+        });
+        let inspections: Vec<_> = inspections.collect();
         Box::pin(async move {
             let mut found = all_of(&ids, inspections).await?;
             let mut all: Vec<_> = found.iter_mut().map(|(_, found)| found).collect();
@@ -346,23 +307,16 @@ impl LockSteps for Cluster {
         })
     }
 
-    fn find(&self, step: FindPage) -> Reply<FoundPage> {
-        Box::pin(walk::find(Arc::clone(&self.shared), step))
-    }
-
-    fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
-        let name = id.name.clone();
-        self.patient(&name, AskRule::Never, move |redis| {
-            redis.force_unlock(id.clone())
+    fn labelled(&self, slot: u16, mut found: Inspection) -> Reply<Inspection> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let lock_at = shared.nodes.owner(slot);
+            labels::add(&shared, &mut [&mut found], lock_at).await;
+            Ok(found)
         })
     }
 
-    fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
-        // An owner field is made of the client's uuid and the lease id, so each node's connections say the same.
-        self.shared.nodes.any().redis.owner(kind, access, lease)
-    }
-
-    fn supports(&self, id: &LockId) -> Result<(), Invalid> {
+    fn serves(&self, id: &LockId) -> Result<(), Invalid> {
         let name = id.name.wire();
         if id.kind != LockKind::Latch || !name.contains('{') {
             return Ok(());
@@ -374,20 +328,21 @@ impl LockSteps for Cluster {
         )
     }
 
-    fn confirm(&self, batch: &[Renew], policy: Durability) -> Reply<Vec<Confirmation>> {
-        renew::confirm(&self.shared, batch, policy)
-    }
-
-    fn confirms(&self) -> Result<(), &'static str> {
-        Ok(())
-    }
-
-    fn can_confirm(&self, id: &LockId, policy: Durability) -> Reply<()> {
-        self.step(id, move |redis| redis.is_able(policy))
-    }
-
-    fn keep(&self, step: Keep) -> Reply<KeptEntries> {
-        self.step(&step.id.clone(), move |redis| redis.keep(step.clone()))
+    /// In the slot of the name, or one script could not see both.
+    fn keeps(&self, name: &Name, key: &Name) -> Result<(), Invalid> {
+        let [of_name, of_key] = [name, key].map(|it| slot(it.wire()));
+        if of_name == of_key {
+            return Ok(());
+        }
+        let value = format!("{:?}, in slot {of_key} of the cluster", key.shown());
+        let limit = format!("in slot {of_name}, as {:?} is", name.shown());
+        let tag = name.shown();
+        let remedy = if name.wire().contains('{') {
+            "give the key the hash tag of the name".to_owned()
+        } else {
+            format!("put the name into the key in braces, such as \"{{{tag}}}:data\"")
+        };
+        Err(Invalid::new("key", value, limit).remedy(remedy))
     }
 }
 
@@ -406,22 +361,14 @@ impl WakeUpSteps for Cluster {
 
     fn classic_listeners(&self, id: &LockId) -> Reply<u64> {
         let of = id.clone();
-        self.step(id, move |redis| redis.classic_listeners(&of))
+        let way = Route::once(slot(id.name.wire()));
+        self.shared.send(way, move |at| at.classic_listeners(&of))
     }
 
     fn heard(&self) -> Reply<()> {
         let nodes = self.shared.nodes.all();
         let all: Vec<_> = nodes.iter().map(|node| node.redis.heard()).collect();
         Box::pin(join_all(all).map(|_| Ok(())))
-    }
-}
-
-impl NumberSteps for Cluster {
-    fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
-        let name = id.name.clone();
-        self.patient(&name, AskRule::Never, move |redis| {
-            redis.permits(id.clone(), step, once)
-        })
     }
 }
 

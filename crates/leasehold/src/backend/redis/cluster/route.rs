@@ -6,13 +6,17 @@ use super::{
     ClusterCore,
     nodes::Node,
     redirect::{NoAddress, NoOwner, Redirect, SlotOpen},
-    slots::slot,
 };
 use crate::{
-    backend::{Failure, Reply, redis::Redis},
+    backend::{
+        Failure, Reply,
+        redis::{
+            node::NodeSteps,
+            router::{AskRule, NodeAnswer, Route},
+        },
+    },
     backoff::Backoff,
     clock::Instant,
-    name::Name,
 };
 
 /// So often one step is sent on.
@@ -24,56 +28,12 @@ pub(super) const LATE: Duration = Duration::from_millis(300);
 /// Before a step is sent again that the cluster cannot carry out now.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 
-/// Which answers of a node count that has not got the slot yet.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum AskRule {
-    /// None: a step that takes or gives would see a part of the lock's keys, and take the others for none.
-    Never,
-    /// A step that only moves an end forward, or reads.
-    MayFollow,
-}
-
-/// How a step is sent.
-#[derive(Clone, Copy)]
-pub(super) struct Route {
-    pub(super) slot: u16,
-    pub(super) ask: AskRule,
-    /// For how long it is tried again where the cluster says "not now". Steps that the engine repeats have none.
-    pub(super) patience: Duration,
-    /// An answer that took longer is a reason to ask for the table.
-    pub(super) late: Duration,
-}
-
-impl Route {
-    /// For a step that takes or gives, and that the engine repeats.
-    pub(super) fn once(name: &Name) -> Route {
-        Route::to(slot(name.wire()))
-    }
-
-    /// For one about a key in this slot.
-    pub(super) fn to(slot: u16) -> Route {
-        Route {
-            slot,
-            ask: AskRule::Never,
-            patience: Duration::ZERO,
-            late: LATE,
-        }
-    }
-}
-
-/// An answer, the number of the node that gave it, and whether that node has not got the slot yet.
-pub(super) struct NodeAnswer<T> {
-    pub(super) value: T,
-    pub(super) by: u32,
-    pub(super) asked: bool,
-}
-
 impl ClusterCore {
     /// Sends a step along its way. All outcomes say what the server may hold.
     pub(super) fn send<T: Send + 'static>(
         self: &Arc<Self>,
         way: Route,
-        step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
+        step: impl Fn(&NodeSteps) -> Reply<T> + Send + Sync + 'static,
     ) -> Reply<T> {
         let answer = self.send_openly(way, step);
         Box::pin(async move { Ok(answer.await?.value) })
@@ -82,14 +42,14 @@ impl ClusterCore {
     pub(super) fn send_openly<T: Send + 'static>(
         self: &Arc<Self>,
         way: Route,
-        step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
+        step: impl Fn(&NodeSteps) -> Reply<T> + Send + Sync + 'static,
     ) -> Reply<NodeAnswer<T>> {
         // Before the request is sent: the lock that it may bring is seen by the next scan (bug 253).
         self.scan.begin();
         // No wait where the owner is known: a step is on its way before this returns.
         let node = self.nodes.owner(way.slot);
         // Sent by its first poll, as by any backend.
-        let first = node.map(|node| (step(&node.redis), node));
+        let first = node.map(|node| (step(&node.redis.steps), node));
         let shared = Arc::clone(self);
         Box::pin(async move {
             let began = Instant::now();
@@ -98,13 +58,13 @@ impl ClusterCore {
                     Ok(value) => {
                         // The node may owe an answer about its table still: by this one it is within reach again.
                         node.note_answer();
-                        if began.elapsed() >= way.late {
+                        if !way.waits_for_copies && began.elapsed() >= LATE {
                             shared.table.ask();
                         }
                         return Ok(NodeAnswer {
                             value,
-                            by: node.number,
-                            asked: false,
+                            by: node.number.into(),
+                            partly: None,
                         });
                     }
                     Err(failure) => Some((failure, node)),
@@ -161,7 +121,7 @@ impl<S> GoingOn<S> {
         mut failed: Option<(Failure, Arc<Node>)>,
     ) -> Result<NodeAnswer<T>, Failure>
     where
-        S: Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
+        S: Fn(&NodeSteps) -> Reply<T> + Send + Sync + 'static,
     {
         let (mut sent_on, mut backoff) = (0, AGAIN);
         loop {
@@ -179,7 +139,12 @@ impl<S> GoingOn<S> {
                 if let Some(failure) = why {
                     let pause = backoff.next();
                     // Without patience the first refusal is the answer: the engine repeats such a step, after pauses of its own.
-                    if self.began.elapsed() + pause >= self.way.patience {
+                    let patience = if self.way.is_patient {
+                        self.shared.timeout
+                    } else {
+                        Duration::ZERO
+                    };
+                    if self.began.elapsed() + pause >= patience {
                         return Err(failure);
                     }
                     // A new table ends the pause.
@@ -194,12 +159,12 @@ impl<S> GoingOn<S> {
                 Err(failure) => return Err(failure),
             };
             // Not measured as the first answer is: a redirect or a pause before this has had the table asked for.
-            match (self.step)(&node.redis).await {
+            match (self.step)(&node.redis.steps).await {
                 Ok(value) => {
                     return Ok(NodeAnswer {
                         value,
-                        by: node.number,
-                        asked: false,
+                        by: node.number.into(),
+                        partly: None,
                     });
                 }
                 Err(failure) => failed = Some((failure, node)),
@@ -214,7 +179,7 @@ impl<S> GoingOn<S> {
         node: &Node,
     ) -> Result<FollowUp<T>, Failure>
     where
-        S: Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
+        S: Fn(&NodeSteps) -> Reply<T> + Send + Sync + 'static,
     {
         let Route { slot, ask, .. } = self.way;
         let open = || Failure::NotNow(Arc::new(SlotOpen { slot }));
@@ -228,11 +193,11 @@ impl<S> GoingOn<S> {
             Some(Redirect::Ask(address)) if ask == AskRule::MayFollow => {
                 let node = self.shared.nodes.named(address);
                 // ASKING and the step go in one write: a node forgets ASKING after the next command, which may be another task's.
-                match (self.step)(&node.redis.asking()).await {
+                match (self.step)(&node.redis.steps.asking()).await {
                     Ok(value) => Ok(FollowUp::NodeAnswer(NodeAnswer {
                         value,
-                        by: node.number,
-                        asked: true,
+                        by: node.number.into(),
+                        partly: Some(open()),
                     })),
                     // The new node refuses it, too, while some of its keys are still to come.
                     Err(failure) if Redirect::of(&failure, &node.address).is_some() => {

@@ -226,9 +226,14 @@ async fn slots_of(node: &Node) -> Result<Vec<SlotRange>, Failure> {
 
 async fn ask_for_slots(node: &Node) -> Result<Vec<SlotRange>, Failure> {
     // Before a table is believed, since scripts and subscriptions are sent from then on.
-    node.redis.choose().await?;
+    node.redis.steps.runner.choose().await?;
     let mut command = redis::cmd("CLUSTER");
-    let reply = node.redis.runner.command(command.arg("SLOTS")).await?;
+    let reply = node
+        .redis
+        .steps
+        .runner
+        .command(command.arg("SLOTS"))
+        .await?;
     match ranges(&reply, &node.address) {
         Some(ranges) if !ranges.is_empty() => Ok(ranges),
         _ => Err(Failure::NotNow(Arc::new(NoSlots))),

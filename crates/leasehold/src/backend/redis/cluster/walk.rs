@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::ClusterCore;
 use crate::backend::{
-    Failure, LockSteps,
+    Failure,
     find::{FindPage, FoundPage},
+    redis::find,
 };
 
 /// Reads one page of the keys of one node; its cursor tells of which.
-pub(super) async fn find(shared: Arc<ClusterCore>, step: FindPage) -> Result<FoundPage, Failure> {
+pub(super) async fn page(shared: Arc<ClusterCore>, step: FindPage) -> Result<FoundPage, Failure> {
     if !shared.nodes.has_table() {
         shared.table.asked().await?;
     }
@@ -19,7 +20,7 @@ pub(super) async fn find(shared: Arc<ClusterCore>, step: FindPage) -> Result<Fou
     let Some(node) = primaries.get(usize::from(at)) else {
         return Ok(FoundPage::default());
     };
-    let mut page = node.redis.find(step).await?;
+    let mut page = find::find(&node.redis.steps.runner, &step).await?;
     // Never more: each has a slot at least, of 16,384.
     page.cursor.others = u16::try_from(primaries.len() - 1).unwrap_or(u16::MAX);
     page.cursor.server = match (page.cursor.keys, at == page.cursor.others) {

@@ -239,7 +239,6 @@ fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
             tokens: Tokens::NONE,
         }),
         (held @ (0 | 3), ttl) => Some(Acquired::Held {
-            given_up: false,
             unsettled: false,
             ttl: millis(ttl),
             // A holder of another library tells no waiter when it leaves, so waiters of a plain mutex poll then (`Waits::NotifiedOrPolls`).

@@ -190,8 +190,8 @@ async fn a_node_is_asked_which_channels_its_cluster_uses_unless_the_settings_say
             };
             let client = Client::new(url, 1, hearing);
             let before = asked(&server);
-            client.redis.choose().await.unwrap();
-            client.redis.choose().await.unwrap();
+            client.redis.steps.runner.choose().await.unwrap();
+            client.redis.steps.runner.choose().await.unwrap();
             assert_eq!(chosen.get(), expected, "{case}");
             let is_asked = asked(&server) != before;
             let is_open = setting.is_none() && expected == Sharding::Sharded;
@@ -312,7 +312,8 @@ async fn each_end_that_a_moved_slot_brings_is_told_apart_from_the_answers_beside
             .iter()
             .zip(&connections.at)
             .map(|(id, client)| {
-                let (subscriptions, id) = (Arc::clone(&client.redis.subscriptions), id.clone());
+                let (subscriptions, id) =
+                    (Arc::clone(&client.redis.steps.subscriptions), id.clone());
                 let is_over = Arc::clone(&is_over);
                 tokio::spawn(async move {
                     let mut answers = 0_u32;
@@ -333,7 +334,13 @@ async fn each_end_that_a_moved_slot_brings_is_told_apart_from_the_answers_beside
             let (node, unheard, refusal) = connections.unheard().await;
             assert_eq!((node, &unheard), (*owner, id), "{flavor}, move {i}");
             assert!(refusal.is_none(), "{flavor}: {refusal:?}");
-            assert!(!connections.at[*owner].redis.subscriptions.is_counted(id));
+            assert!(
+                !connections.at[*owner]
+                    .redis
+                    .steps
+                    .subscriptions
+                    .is_counted(id)
+            );
             connections.at[to].redis.listen(id.clone()).await.unwrap();
             *owner = to;
         }

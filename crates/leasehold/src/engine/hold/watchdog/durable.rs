@@ -30,7 +30,7 @@ pub(super) fn go_on(env: &Arc<Env>, watchdog: &Arc<Watchdog>, mut ours: Vec<Arc<
 /// Asks for these renewals. The answers are those that move an end, and what was acknowledged of each.
 pub(super) fn renewals(
     env: &Env,
-    asked: &[Renew],
+    asked: Arc<[Renew]>,
     policy: Durability,
 ) -> impl Future<Output = Result<(Vec<Renewal>, Vec<Confirmation>), Failure>> + Send + 'static + use<>
 {

@@ -22,8 +22,8 @@ use crate::{
 #[error("no answer within {}", about(*.0))]
 pub(super) struct Late(pub(super) Duration);
 
-/// All have been asked about again. An answer that a hold is not ours counts, however late it is heard, unless
-/// the server was replaced since.
+/// All have been asked about again. An answer that a hold is not ours, or ends sooner than was believed (QB1), counts, however late it is heard,
+/// unless the server was replaced since.
 pub(super) async fn late(
     due: Vec<(Due, Weak<Hold>)>,
     answer: impl Future<Output = Result<(Vec<Renewal>, Vec<Confirmation>), Failure>>,
@@ -33,7 +33,7 @@ pub(super) async fn late(
         return;
     };
     for ((due, hold), renewal) in due.into_iter().zip(renewals) {
-        if renewal == Renewal::Lost
+        if matches!(renewal, Renewal::Lost | Renewal::Shortened(_))
             && let Some(hold) = hold.upgrade()
         {
             hold.renewed(&due, renewal, sent);

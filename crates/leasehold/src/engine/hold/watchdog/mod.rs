@@ -44,7 +44,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    backend::{Confirmation, Failure, Renew, Renewal},
+    backend::{Confirmation, Failure, Renew, Renewal, Restarted},
     clock::Tick,
     durability::Durability,
     durations::humane,
@@ -164,8 +164,8 @@ impl Watchdog {
     }
 
     /// The server may have forgotten what it was told: all holds are verified, at once.
-    pub(crate) fn note_restart(&self, now: Tick) {
-        self.restarts.begin(now);
+    pub(crate) fn note_restart(&self, now: Tick, restarted: Restarted) {
+        self.restarts.begin(now, restarted);
         self.wake_up();
     }
 
@@ -343,11 +343,10 @@ async fn renew(
             watchdog.check_at(hold, *end);
         }
     }
-    let asked: Vec<Renew> = due.iter().map(|(due, hold)| due.renew(hold)).collect();
+    let asked: Arc<[Renew]> = due.iter().map(|(due, hold)| due.renew(hold)).collect();
     // Finished in the background after its time, so that the connection learns of its silence.
-    let renewing = durable::renewals(env, &asked, policy);
+    let renewing = durable::renewals(env, asked, policy);
     let mut answer = env.finish(renewing);
-    drop(asked);
     // Each hold has a patience of its own: one with a short lease is asked about again while those with longer ones wait on. An answer
     // that comes then is still one to its request (B1).
     let mut waited = Duration::ZERO;
@@ -416,7 +415,8 @@ fn carry_on(
     let room = due.len();
     let mut acknowledged = acknowledged.iter();
     for ((due, hold), renewal) in due.into_iter().zip(renewals) {
-        if let Some(said) = acknowledged.next() {
+        let said = acknowledged.next();
+        if let Some(said) = said.filter(|_| !hold.is_from_before(sent)) {
             hold.note_acknowledged(said);
         }
         match hold.renewed(&due, renewal, sent) {

@@ -1,8 +1,8 @@
 //! Wrong uses of `#[locked]`: each error stands at the wrong token, and says what would do.
 //!
-//! `tests/wrong/*.txt` are the compiler's words, to be read. `LEASEHOLD_UPDATE=1 cargo test -p leasehold-macros --test wrong` writes them
-//! anew. The compiler is asked about each file by itself, with the library that was built for this test. (trybuild would build all of
-//! the library's dependencies once more, for a minute.)
+//! `uses/*.txt` are the compiler's words, to be read. `LEASEHOLD_UPDATE=1 cargo test -p leasehold --test wrong` writes them anew. The
+//! compiler is asked about each file by itself, with the library that was built for this test. (trybuild would build all of the
+//! library's dependencies once more, for a minute.)
 
 use std::{
     env,
@@ -125,7 +125,7 @@ fn wrong_uses_are_refused_at_their_token() {
     }
     let deps = env::current_exe().unwrap().parent().unwrap().to_owned();
     let library = library(&deps);
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wrong");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wrong/uses");
     let mut files: Vec<PathBuf> = fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())

@@ -1,0 +1,653 @@
+//! Whether servers may be trusted with locks, by what they say of themselves: each rule here reads the answers, and asks nothing.
+
+use std::time::Duration;
+
+use crate::backend::report::{Answers, ServerReport, field};
+
+/// How much a [`Finding`] matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Level {
+    /// It could not be looked at: mostly the server's user may not ask. It is no fault.
+    NotAllowed,
+    /// As it should be.
+    Good,
+    /// Locks work, but may be lost, late or refused in a case that the finding names.
+    Warning,
+    /// Two may hold a lock at once, or locks do not work.
+    Danger,
+}
+
+/// A fact about a server that matters to its locks. Made by [`Client::examine`](crate::Client::examine).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How much it matters.
+    pub level: Level,
+    /// The server that it is about, by the address that was given.
+    pub server: String,
+    /// The word that stands for this kind of finding, in programs: `eviction`, `memory`, `persistence`, `server`, `replicas`, `latency`, `slow`,
+    /// `clients`, `timeout`, `cluster`, `reach`.
+    pub word: &'static str,
+    /// The fact, with its figures.
+    pub what: String,
+    /// What it leads to; empty if it is as it should be.
+    pub leads_to: String,
+    /// What to do about it; empty if it is as it should be.
+    pub remedy: String,
+}
+
+/// A server that is fuller than this, in percent, is soon full.
+const FULL: u64 = 90;
+
+/// A replica that has said nothing for so many seconds is behind.
+const REPLICA_LATE: u64 = 10;
+
+/// A round trip above this makes each lock slow.
+const SLOW_TRIP: Duration = Duration::from_millis(50);
+
+/// A command that took longer kept all clients waiting for a moment that matters.
+const SLOW_COMMAND: Duration = Duration::from_millis(100);
+
+/// Slow commands of before are of no interest.
+const LATELY: Duration = Duration::from_secs(3600);
+
+/// The slots of a cluster.
+const SLOTS: u64 = 16_384;
+
+/// What there is to say of a server, the worst first.
+pub(crate) fn findings(report: &ServerReport) -> Vec<Finding> {
+    let of = Of(&report.server);
+    let answers = match &report.answers {
+        Ok(answers) => answers,
+        Err(failure) => {
+            let what = format!("it does not answer: {}", failure.cause());
+            if report.votes.is_some() {
+                let leads_to =
+                    "the others decide without it; if a majority is gone, no lock can be taken";
+                return vec![of.warning(
+                    "reach",
+                    what,
+                    leads_to,
+                    "start it, or correct its address",
+                )];
+            }
+            let leads_to = "locks there are refused, or wait until it answers";
+            return vec![of.danger("reach", what, leads_to, "start it, or correct its address")];
+        }
+    };
+    let mut all = vec![
+        server(&of, answers),
+        eviction(&of, answers),
+        persistence(&of, answers, report.votes),
+        latency(&of, answers),
+        slow(&of, answers),
+    ];
+    all.extend(memory(&of, answers));
+    all.extend(replicas(&of, answers));
+    all.extend(clients(&of, answers));
+    all.extend(timeout(&of, answers));
+    all.extend(cluster(&of, answers));
+    if let Some(failure) = &answers.broke_off {
+        let what = format!(
+            "it answers some questions, and then not: {}",
+            failure.cause()
+        );
+        let leads_to = "a request of a lock may fail or be late as well";
+        all.push(of.warning(
+            "reach",
+            what,
+            leads_to,
+            "look at its log, and at the network",
+        ));
+        // The questions that were left are no lack of rights.
+        all.retain(|it| it.level != Level::NotAllowed || answers.info.is_none());
+    }
+    all.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    all
+}
+
+/// Makes the findings of a server.
+struct Of<'a>(&'a str);
+
+impl Of<'_> {
+    fn finding(&self, level: Level, word: &'static str, what: impl Into<String>) -> Finding {
+        Finding {
+            level,
+            server: self.0.to_owned(),
+            word,
+            what: what.into(),
+            leads_to: String::new(),
+            remedy: String::new(),
+        }
+    }
+
+    fn good(&self, word: &'static str, what: impl Into<String>) -> Finding {
+        self.finding(Level::Good, word, what)
+    }
+
+    fn not_allowed(&self, word: &'static str, command: &str) -> Finding {
+        let rule = command.to_lowercase().replace(" +", "+").replace(' ', "|");
+        let rule = rule.replace('+', " +");
+        let remedy = format!("add +{rule} to the rules of the server's user");
+        Finding {
+            remedy,
+            ..self.finding(
+                Level::NotAllowed,
+                word,
+                format!("not permitted ({})", command.replace(" +", ", ")),
+            )
+        }
+    }
+
+    fn warning(
+        &self,
+        word: &'static str,
+        what: impl Into<String>,
+        leads_to: &str,
+        remedy: &str,
+    ) -> Finding {
+        Finding {
+            leads_to: leads_to.to_owned(),
+            remedy: remedy.to_owned(),
+            ..self.finding(Level::Warning, word, what)
+        }
+    }
+
+    fn danger(
+        &self,
+        word: &'static str,
+        what: impl Into<String>,
+        leads_to: &str,
+        remedy: &str,
+    ) -> Finding {
+        Finding {
+            level: Level::Danger,
+            ..self.warning(word, what, leads_to, remedy)
+        }
+    }
+}
+
+/// Which server it is, and whether it is one to lock on.
+fn server(of: &Of<'_>, answers: &Answers) -> Finding {
+    if answers.info.is_none() {
+        return of.not_allowed("server", "INFO");
+    }
+    let version = match answers.field("valkey_version") {
+        Some(version) => format!("Valkey {version}"),
+        None => format!("Redis {}", answers.field("redis_version").unwrap_or("?")),
+    };
+    let mode = match answers.field("cluster_enabled") {
+        Some("1") => "a node of a cluster",
+        _ => "not in a cluster",
+    };
+    // Every version of Redis and of Valkey says `slave` here.
+    if answers.field("role") == Some("slave") {
+        let primary = ["master_host", "master_port"].map(|name| answers.field(name).unwrap_or("?"));
+        let what = format!("{version} · a replica of {}", primary.join(":"));
+        let leads_to = "it takes no locks, or forgets them when it follows its primary again: two holders at once";
+        return of.danger("server", what, leads_to, "connect to the primary");
+    }
+    let replicas = match answers.number("connected_slaves") {
+        None | Some(0) => "no replicas".to_owned(),
+        Some(1) => "1 replica".to_owned(),
+        Some(many) => format!("{many} replicas"),
+    };
+    of.good(
+        "server",
+        format!("{version} · primary, {replicas} · {mode}"),
+    )
+}
+
+/// Whether it deletes keys to make room.
+fn eviction(of: &Of<'_>, answers: &Answers) -> Finding {
+    let Some(policy) = answers.field("maxmemory_policy") else {
+        return of.not_allowed("eviction", "INFO");
+    };
+    match answers.number("maxmemory") {
+        // The keys of locks have an end, so the policies for such keys find them, too.
+        Some(most) if most > 0 && policy != "noeviction" => {
+            let used = used(answers).map_or(String::new(), |used| format!(", and {used}"));
+            of.danger(
+                "eviction",
+                format!("maxmemory-policy is {policy}{used}"),
+                "the key of a lock can be evicted while it is held: two holders at once",
+                "CONFIG SET maxmemory-policy noeviction, or a server of its own for locks",
+            )
+        }
+        Some(0) => of.good("eviction", "no limit of memory, so no key is evicted"),
+        _ => of.good("eviction", "maxmemory-policy noeviction"),
+    }
+}
+
+/// How much of its memory is used, in words.
+fn used(answers: &Answers) -> Option<String> {
+    let (used, most) = (answers.number("used_memory")?, answers.number("maxmemory")?);
+    let percent = used.saturating_mul(100).checked_div(most)?;
+    let most = answers.field("maxmemory_human").unwrap_or("its memory");
+    Some(format!("{percent} % of {most} is used"))
+}
+
+/// Whether it is soon full, and refuses to write.
+fn memory(of: &Of<'_>, answers: &Answers) -> Option<Finding> {
+    let (used_now, most) = (answers.number("used_memory")?, answers.number("maxmemory")?);
+    let refuses = answers.field("maxmemory_policy") == Some("noeviction");
+    (refuses && most > 0 && used_now.saturating_mul(100) >= most.saturating_mul(FULL)).then(|| {
+        of.warning(
+            "memory",
+            used(answers).unwrap_or_default(),
+            "a full server refuses new locks, until memory is free again",
+            "raise maxmemory, or move other data elsewhere",
+        )
+    })
+}
+
+/// What it forgets when it restarts.
+fn persistence(of: &Of<'_>, answers: &Answers, votes: Option<bool>) -> Finding {
+    let Some(aof) = answers.field("aof_enabled") else {
+        return of.not_allowed("persistence", "INFO");
+    };
+    let fsync = answers.settings.get("appendfsync").map(String::as_str);
+    let is_safe = aof == "1" && fsync == Some("always");
+    match votes {
+        Some(true) if aof == "1" && fsync.is_none() => {
+            return of.not_allowed("persistence", "CONFIG GET");
+        }
+        Some(true) if !is_safe => {
+            let what =
+                "it may forget what it has answered, and persistent_servers says that it does not";
+            let leads_to = "after a restart it votes twice: two may hold a lock";
+            let remedy = "appendonly yes with appendfsync always; or leave persistent_servers out";
+            return of.danger("persistence", what, leads_to, remedy);
+        }
+        Some(false) => {
+            let what = "not needed: after a restart it has no vote for the longest lease";
+            return of.good("persistence", what);
+        }
+        _ => {}
+    }
+    let fails = |name: &&&str| answers.field(name) == Some("err");
+    if let Some(name) = ["aof_last_write_status", "rdb_last_bgsave_status"]
+        .iter()
+        .find(fails)
+    {
+        let leads_to = "it may refuse to write, and a restart forgets leases: two may hold a lock";
+        let remedy = "look at its log; mostly its disk is full";
+        return of.warning(
+            "persistence",
+            format!("it cannot write to its disk ({name})"),
+            leads_to,
+            remedy,
+        );
+    }
+    let forgets = "a restart forgets leases: two may hold a lock until the first one learns it";
+    let remedy =
+        "appendonly yes with appendfsync always; or refuse stale writers by fencing tokens";
+    match (aof, fsync, answers.settings.get("save").map(String::as_str)) {
+        ("1", Some("always"), _) => of.good("persistence", "AOF, written before each answer"),
+        ("1", None, _) => of.good("persistence", "AOF; its appendfsync is not known"),
+        ("1", Some("no"), _) => of.warning("persistence", "AOF, appendfsync no", forgets, remedy),
+        ("1", Some(fsync), _) => {
+            // No fault: else nearly all servers had it. A crash of the process alone forgets nothing.
+            let what = format!(
+                "AOF, appendfsync {fsync}: a crash of its machine forgets what is not on disk"
+            );
+            of.good("persistence", what)
+        }
+        (_, _, Some("")) => of.warning("persistence", "neither AOF nor RDB", forgets, remedy),
+        (_, _, Some(save)) => {
+            let what = format!("RDB alone (save {save})");
+            of.warning("persistence", what, forgets, remedy)
+        }
+        (_, _, None) => of.warning("persistence", "no AOF", forgets, remedy),
+    }
+}
+
+/// How long a round trip takes.
+fn latency(of: &Of<'_>, answers: &Answers) -> Finding {
+    let mut trips = answers.trips.clone();
+    trips.sort_unstable();
+    let [.., worst] = trips[..] else {
+        return of.not_allowed("latency", "PING");
+    };
+    let p50 = trips[trips.len() / 2];
+    let what = format!(
+        "round trip p50 {}, p99 {}, worst {}",
+        millis(p50),
+        millis(trips[trips.len() * 99 / 100]),
+        millis(worst)
+    );
+    if p50 < SLOW_TRIP {
+        return of.good("latency", what);
+    }
+    let leads_to = format!("to lock and to unlock takes {} each, at least", millis(p50));
+    let remedy = "run the service nearer to its server; keep leases at twenty round trips or more";
+    of.warning("latency", what, &leads_to, remedy)
+}
+
+/// In milliseconds with one decimal: round trips are seldom whole ones.
+fn millis(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1000.0)
+}
+
+fn whole_millis(time: Duration) -> String {
+    format!("{} ms", time.as_millis())
+}
+
+/// Whether other commands have kept it from answering.
+fn slow(of: &Of<'_>, answers: &Answers) -> Finding {
+    let Some(slow) = &answers.slow else {
+        return of.not_allowed("slow", "SLOWLOG GET");
+    };
+    let from = answers.settings.get("slowlog-log-slower-than");
+    let is_off = |micros: &String| {
+        micros
+            .parse()
+            .is_ok_and(|micros: i64| !(0..=100_000).contains(&micros))
+    };
+    if from.is_some_and(is_off) {
+        let what = "the slow log is off, or for slower commands only (slowlog-log-slower-than)";
+        return of.finding(Level::NotAllowed, "slow", what);
+    }
+    let lately = slow.iter().filter(|(ago, _)| *ago < LATELY);
+    let long: Vec<_> = lately.filter(|(_, took)| *took >= SLOW_COMMAND).collect();
+    let Some(longest) = long.iter().map(|(_, took)| *took).max() else {
+        let what = format!(
+            "the newest entries of the slow log have no command over {} of the last hour",
+            whole_millis(SLOW_COMMAND)
+        );
+        return of.good("slow", what);
+    };
+    of.warning(
+        "slow",
+        format!(
+            "commands over {1} in the last hour: {0}, the longest {2}",
+            long.len(),
+            whole_millis(SLOW_COMMAND),
+            whole_millis(longest)
+        ),
+        "the server answers no client meanwhile, so renewals are late",
+        "find them with SLOWLOG GET; a server of its own for locks has none",
+    )
+}
+
+/// Replicas that a failover should not choose.
+fn replicas(of: &Of<'_>, answers: &Answers) -> Vec<Finding> {
+    let many = answers.number("connected_slaves").unwrap_or(0);
+    let lines = (0..many).map_while(|i| answers.field(&format!("slave{i}")));
+    let late = lines.filter_map(|line| {
+        let value = |name: &str| {
+            let mut pairs = line.split(',').filter_map(|pair| pair.split_once('='));
+            pairs.find_map(|(field, value)| (field == name).then_some(value))
+        };
+        let (state, lag) = (value("state")?, value("lag")?);
+        let is_late = state != "online" || lag.parse().is_ok_and(|lag: u64| lag > REPLICA_LATE);
+        let address = format!("{}:{}", value("ip")?, value("port")?);
+        is_late.then(|| format!("the replica {address} is {state}, and was heard {lag} s ago"))
+    });
+    let leads_to =
+        "if it takes the primary's place, it has not got the latest locks: two holders at once";
+    let remedy = "wait until it has caught up; or Durability::Replicas in the clients";
+    late.map(|what| of.warning("replicas", what, leads_to, remedy))
+        .collect()
+}
+
+/// Whether it can take more connections.
+fn clients(of: &Of<'_>, answers: &Answers) -> Option<Finding> {
+    let now = answers.number("connected_clients")?;
+    let most = answers.number("maxclients")?;
+    (now.saturating_mul(100) >= most.saturating_mul(FULL)).then(|| {
+        let what = format!("{now} of {most} connections are taken");
+        let leads_to = "new clients are refused, and those that reconnect may lose their leases";
+        of.warning(
+            "clients",
+            what,
+            leads_to,
+            "raise maxclients, or close idle connections",
+        )
+    })
+}
+
+/// Whether it hangs up on idle clients.
+fn timeout(of: &Of<'_>, answers: &Answers) -> Option<Finding> {
+    if answers.settings.is_empty() {
+        return Some(of.not_allowed("timeout", "CONFIG GET"));
+    }
+    let seconds: u64 = answers.settings.get("timeout")?.parse().ok()?;
+    (1..60).contains(&seconds).then(|| {
+        let what = format!("it closes connections that are idle for {seconds} s (timeout)");
+        let leads_to =
+            "an idle client connects anew for its next lock, which takes some round trips";
+        of.warning("timeout", what, leads_to, "CONFIG SET timeout 0")
+    })
+}
+
+/// Whether the cluster serves all names.
+fn cluster(of: &Of<'_>, answers: &Answers) -> Vec<Finding> {
+    let Some((state, nodes)) = &answers.cluster else {
+        let is_node = answers.field("cluster_enabled") == Some("1");
+        let unknown = is_node.then(|| of.not_allowed("cluster", "CLUSTER INFO +CLUSTER NODES"));
+        return unknown.into_iter().collect();
+    };
+    let served = field(state, "cluster_slots_ok").and_then(|slots| slots.parse().ok());
+    // A node that is suspected by this one alone serves its slots.
+    let suspected = field(state, "cluster_slots_pfail").and_then(|slots| slots.parse().ok());
+    let served: u64 = served.unwrap_or(SLOTS) + suspected.unwrap_or(0);
+    let stands = field(state, "cluster_state").unwrap_or("?");
+    let mut all = Vec::new();
+    if stands != "ok" || served < SLOTS {
+        all.push(of.danger(
+            "cluster",
+            format!("its state is {stands}: {served} of {SLOTS} slots are served"),
+            "locks whose names are in the others are refused, and those that are held there may be lost",
+            "start the node that has them, or give them to another",
+        ));
+    }
+    for line in nodes.lines() {
+        let words: Vec<_> = line.split(' ').collect();
+        let [_, address, flags, ..] = words[..] else {
+            continue;
+        };
+        let address = address.split(['@', ',']).next().unwrap_or(address);
+        if flags.split(',').any(|flag| flag == "fail") {
+            let what = format!("the node {address} does not answer the others");
+            // Behind the eighth word stand the slots that it has.
+            let leads_to = if words.len() > 8 {
+                "names in its slots are refused until a replica has its place"
+            } else {
+                "it cannot take the place of another node"
+            };
+            all.push(of.warning("cluster", what, leads_to, "start it"));
+        }
+        // `[93-<-id]` and `[93->-id]`: only a node itself says so, of its own slots.
+        let open = words.iter().filter(|word| word.starts_with('[')).count();
+        if open > 0 {
+            let what = format!("{address}: slots that are open between two nodes: {open}");
+            let leads_to = "locks whose names are there wait, or are found slower, while keys move";
+            let remedy = "nothing while slots are being moved; else finish the move: redis-cli --cluster fix";
+            all.push(of.warning("cluster", what, leads_to, remedy));
+        }
+    }
+    if all.is_empty() {
+        all.push(of.good("cluster", format!("all {SLOTS} slots are served")));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A primary as it should be.
+    const GOOD: &str = "redis_version:7.2.4\nrole:master\nconnected_slaves:0\nmaxmemory:0\nmaxmemory_policy:noeviction\n\
+        used_memory:1000\naof_enabled:1\nconnected_clients:3\nmaxclients:10000\ncluster_enabled:0\n";
+
+    fn answers(replaced: &[(&str, &str)]) -> Answers {
+        let mut info = GOOD.to_owned();
+        for (before, after) in replaced {
+            assert!(info.contains(before), "{before}");
+            info = info.replace(before, after);
+        }
+        Answers {
+            info: Some(info),
+            settings: [("appendfsync", "always"), ("save", ""), ("timeout", "0")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            slow: Some(Vec::new()),
+            trips: vec![Duration::from_micros(200); 50],
+            cluster: None,
+            broke_off: None,
+        }
+    }
+
+    /// The words of what is not good, with a mark for the dangers.
+    fn faults(answers: Answers) -> Vec<String> {
+        let report = ServerReport {
+            server: "s".to_owned(),
+            votes: None,
+            answers: Ok(answers),
+        };
+        let all = findings(&report).into_iter();
+        let faults = all.filter_map(|it| match it.level {
+            Level::Good => None,
+            Level::NotAllowed => Some(format!("{} ?", it.word)),
+            Level::Warning => Some(it.word.to_owned()),
+            Level::Danger => Some(format!("{} !", it.word)),
+        });
+        faults.collect()
+    }
+
+    #[test]
+    fn a_server_as_it_should_be_has_no_fault() {
+        assert_eq!(faults(answers(&[])), [""; 0]);
+    }
+
+    #[test]
+    fn each_fault_is_found_and_its_neighbour_is_not() {
+        let limited = ("maxmemory:0", "maxmemory:2000");
+        for (replaced, found) in [
+            (&[("noeviction", "allkeys-lru")][..], &[][..]), // never full
+            (&[limited, ("noeviction", "allkeys-lru")], &["eviction !"]),
+            (&[limited, ("noeviction", "volatile-ttl")], &["eviction !"]),
+            (&[limited], &[]),
+            (
+                &[limited, ("used_memory:1000", "used_memory:1800")],
+                &["memory"],
+            ),
+            (&[limited, ("used_memory:1000", "used_memory:1799")], &[]),
+            (&[("aof_enabled:1", "aof_enabled:0")], &["persistence"]),
+            (
+                &[("aof_enabled:1", "aof_enabled:1\naof_last_write_status:err")],
+                &["persistence"],
+            ),
+            (
+                &[("cluster_enabled:0", "cluster_enabled:1")],
+                &["cluster ?"],
+            ),
+            (&[("role:master", "role:slave")], &["server !"]),
+            (
+                &[("connected_clients:3", "connected_clients:9000")],
+                &["clients"],
+            ),
+            (&[("connected_clients:3", "connected_clients:8999")], &[]),
+            (
+                &[(
+                    "connected_slaves:0",
+                    "connected_slaves:1\nslave0:ip=1.1.1.1,port=1,state=online,offset=1,lag=1",
+                )],
+                &[],
+            ),
+            (
+                &[(
+                    "connected_slaves:0",
+                    "connected_slaves:1\nslave0:ip=1.1.1.1,port=1,state=online,offset=1,lag=11",
+                )],
+                &["replicas"],
+            ),
+            (
+                &[(
+                    "connected_slaves:0",
+                    "connected_slaves:1\nslave0:ip=1.1.1.1,port=1,state=send_bulk,offset=1,lag=0",
+                )],
+                &["replicas"],
+            ),
+        ] {
+            assert_eq!(faults(answers(replaced)), found, "{replaced:?}");
+        }
+    }
+
+    #[test]
+    fn what_no_section_of_info_shows_is_judged_as_well() {
+        let seconds = Duration::from_secs;
+        let with = |change: &dyn Fn(&mut Answers)| {
+            let mut changed = answers(&[]);
+            change(&mut changed);
+            faults(changed)
+        };
+        let set = |name: &str, value: &str| {
+            let (name, value) = (name.to_owned(), value.to_owned());
+            move |it: &mut Answers| drop(it.settings.insert(name.clone(), value.clone()))
+        };
+        assert_eq!(with(&set("appendfsync", "everysec")), [""; 0]);
+        assert_eq!(with(&set("appendfsync", "no")), ["persistence"]);
+        assert_eq!(with(&set("slowlog-log-slower-than", "-1")), ["slow ?"]);
+        assert_eq!(with(&set("slowlog-log-slower-than", "100000")), [""; 0]);
+        assert_eq!(with(&set("timeout", "59")), ["timeout"]);
+        assert_eq!(with(&set("timeout", "60")), [""; 0]);
+        assert_eq!(with(&|it| it.settings.clear()), ["timeout ?"]);
+        assert_eq!(with(&|it| it.slow = None), ["slow ?"]);
+        let slow = |ago, took| move |it: &mut Answers| it.slow = Some(vec![(ago, took)]);
+        assert_eq!(with(&slow(seconds(3599), SLOW_COMMAND)), ["slow"]);
+        assert_eq!(with(&slow(seconds(3600), SLOW_COMMAND)), [""; 0]);
+        assert_eq!(with(&|it| it.trips = vec![SLOW_TRIP]), ["latency"]);
+        assert_eq!(
+            with(&|it| it.trips.push(seconds(1))),
+            [""; 0],
+            "a single one"
+        );
+        let without_rights = with(&|it| it.info = None);
+        assert_eq!(without_rights, ["server ?", "eviction ?", "persistence ?"]);
+    }
+
+    #[test]
+    fn a_server_of_a_majority_may_forget_unless_it_is_said_not_to() {
+        let level = |votes, aof: &str| {
+            let mut changed = answers(&[("aof_enabled:1", aof)]);
+            changed.settings.clear();
+            let report = ServerReport {
+                server: "s".to_owned(),
+                votes,
+                answers: Ok(changed),
+            };
+            let all = findings(&report);
+            let found = all.iter().find(|it| it.word == "persistence");
+            found.expect("it is always looked at").level
+        };
+        assert_eq!(level(Some(false), "aof_enabled:0"), Level::Good);
+        assert_eq!(level(Some(true), "aof_enabled:0"), Level::Danger);
+        let unknown = level(Some(true), "aof_enabled:1");
+        assert_eq!(unknown, Level::NotAllowed, "how often it is written");
+        assert_eq!(level(None, "aof_enabled:0"), Level::Warning);
+    }
+
+    #[test]
+    fn a_cluster_that_does_not_serve_all_names_says_which_node_is_to_blame() {
+        let with = |state: &str, nodes: &str| {
+            let mut changed = answers(&[]);
+            changed.cluster = Some((state.to_owned(), nodes.to_owned()));
+            faults(changed)
+        };
+        let ok = "cluster_state:ok\r\ncluster_slots_ok:16384\r\n";
+        let me = "id1 127.0.0.1:1@2 myself,master - 0 0 1 connected 0-16383";
+        assert_eq!(with(ok, me), [""; 0]);
+        assert_eq!(with(ok, &format!("{me} [5->-id2]")), ["cluster"]);
+        let dead = format!("{me}\nid2 127.0.0.1:3@4 master,fail - 0 0 2 connected 5");
+        assert_eq!(with(ok, &dead), ["cluster"]);
+        let suspected = format!("{me}\nid2 127.0.0.1:3@4 master,fail? - 0 0 2 connected 5");
+        assert_eq!(with(ok, &suspected), [""; 0]);
+        let doubt = "cluster_state:ok\ncluster_slots_ok:16000\ncluster_slots_pfail:384\n";
+        assert_eq!(with(doubt, &suspected), [""; 0]);
+        let missing = "cluster_state:fail\r\ncluster_slots_ok:16383\r\n";
+        assert_eq!(with(missing, me), ["cluster !"]);
+    }
+}
