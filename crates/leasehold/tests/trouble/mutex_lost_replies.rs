@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use crate::common;
 use crate::common::{
-    World, assert_nothing_left, int, late::unless_late_async, owners, servers, wait_until_idle,
-    wire::Monitor,
+    World, assert_nothing_left, int,
+    late::unless_late_async,
+    owners, servers, soon, wait_until_idle,
+    wire::{Monitor, until_queued},
 };
 use leasehold::{Client, ErrorKind, Owner, Released};
 use leasehold_testkit::{Proxy, Server, wait_until_async};
@@ -147,18 +149,19 @@ async fn a_kept_name_whose_reply_is_lost_goes_to_the_next_waiter_once() {
                 }
                 let third = rival.then(|| tokio::spawn(other.mutex("name").lock()));
                 if rival {
-                    wait_until_listening(&client, "name", 1).await;
+                    // It listens before it has a place, and without a place it is not the first.
+                    until_queued(&server, 1).await;
                 }
                 let struck = proxy.struck();
                 proxy.lose_replies(b"EVALSHA", 2);
                 assert_eq!(guard.release().await.unwrap(), Released::Freed);
                 assert!(proxy.struck() >= struck + 2);
                 if let Some(third) = third {
-                    let third = third.await.unwrap().unwrap();
+                    let third = soon("the first in line", third).await.unwrap().unwrap();
                     assert_eq!(owners(&server, "name"), [(third.owner(), 1)]);
                     assert_eq!(third.release().await.unwrap(), Released::Freed);
                 }
-                let next = next.await.unwrap().unwrap();
+                let next = soon("the next", next).await.unwrap().unwrap();
                 assert_eq!(owners(&server, "name"), [(next.owner(), 1)]);
                 assert_eq!(next.release().await.unwrap(), Released::Freed);
                 wait_until_idle(&client).await;
