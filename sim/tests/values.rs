@@ -2,8 +2,6 @@
 //!
 //! A program of its own: the tests of a library inside would compile it a second time.
 
-#![allow(clippy::unnecessary_wraps, reason = "as answers are")]
-
 use std::{fs, path::Path, time::Duration};
 
 use leasehold::sim::ScriptServer;
@@ -17,21 +15,21 @@ fn run(keys: &mut Keyspace, script: &str, args: &[&str]) -> Answer {
     keys.call(script, &[b"x".to_vec(), b"y".to_vec()], &args)
 }
 
-fn int(number: i64) -> Answer {
-    Ok(Value::Int(number))
+fn int(number: i64) -> Value {
+    Value::Int(number)
 }
 
-fn text(words: &str) -> Answer {
-    Ok(Value::BulkString(words.into()))
+fn text(words: &str) -> Value {
+    Value::BulkString(words.into())
 }
 
 #[test]
 fn values_become_what_redis_makes_of_them() {
     let keys = &mut Keyspace::default();
     for (script, answer) in [
-        ("return 3.99", int(3)),
-        ("return -3.99", int(-3)),
-        ("return true", int(1)),
+        ("return 3.99", Ok(int(3))),
+        ("return -3.99", Ok(int(-3))),
+        ("return true", Ok(int(1))),
         ("return false", Ok(Value::Nil)),
         ("return nil", Ok(Value::Nil)),
         (
@@ -46,14 +44,20 @@ fn values_become_what_redis_makes_of_them() {
             Err("ODD thing".into()),
         ),
         ("return redis.error_reply('odd')", Err("ERR odd".into())),
-        ("return type(redis.call('GET', KEYS[1]))", text("boolean")),
-        ("return type(redis.call('PTTL', KEYS[1]))", text("number")),
-        ("return redis.call('TYPE', KEYS[1]).ok", text("none")),
+        (
+            "return type(redis.call('GET', KEYS[1]))",
+            Ok(text("boolean")),
+        ),
+        (
+            "return type(redis.call('PTTL', KEYS[1]))",
+            Ok(text("number")),
+        ),
+        ("return redis.call('TYPE', KEYS[1]).ok", Ok(text("none"))),
         (
             "return redis.pcall('NOSUCH').err",
-            text("ERR Unknown Redis command called from script"),
+            Ok(text("ERR Unknown Redis command called from script")),
         ),
-        ("return KEYS[2] .. ARGV[1] .. #ARGV", text("ya1")),
+        ("return KEYS[2] .. ARGV[1] .. #ARGV", Ok(text("ya1"))),
     ] {
         assert_eq!(run(keys, script, &["a"]), answer, "{script}");
     }
@@ -85,11 +89,14 @@ fn a_key_is_there_in_its_last_millisecond_and_not_after_it() {
     keys.set_clock(ms(1_000));
     assert!(run(keys, "return redis.call('SET', KEYS[1], 1, 'PX', 10)", &[]).is_ok());
     keys.set_clock(ms(1_010));
-    assert_eq!(run(keys, "return redis.call('PTTL', KEYS[1])", &[]), int(0));
+    assert_eq!(
+        run(keys, "return redis.call('PTTL', KEYS[1])", &[]),
+        Ok(int(0))
+    );
     keys.set_clock(ms(1_011));
     assert_eq!(
         run(keys, "return redis.call('PTTL', KEYS[1])", &[]),
-        int(-2)
+        Ok(int(-2))
     );
 }
 
@@ -100,7 +107,7 @@ fn a_full_server_refuses_until_the_script_has_written() {
     let refused = run(keys, "return redis.call('SET', KEYS[1], 1)", &[]);
     assert!(refused.is_err_and(|error| error.starts_with("OOM ")));
     let script = "redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[1], 1) return 1";
-    assert_eq!(run(keys, script, &[]), int(1));
+    assert_eq!(run(keys, script, &[]), Ok(int(1)));
 }
 
 #[test]
@@ -112,7 +119,7 @@ fn a_command_is_refused_by_its_number() {
     keys.set_trouble(Trouble::None);
     assert_eq!(
         run(keys, "return redis.call('GET', KEYS[1])", &[]),
-        text("1")
+        Ok(text("1"))
     );
 }
 
@@ -123,17 +130,17 @@ fn messages_reach_those_that_listen() {
     keys.subscribe(&client, "c");
     assert_eq!(
         run(keys, "return redis.call('PUBLISH', 'c', 'hello')", &[]),
-        int(1)
+        Ok(int(1))
     );
     assert_eq!(keys.take_messages().len(), 1);
     assert_eq!(
         run(keys, "return redis.call('PUBSUB', 'NUMSUB', 'c')[2]", &[]),
-        int(1)
+        Ok(int(1))
     );
     keys.disconnect("A");
     assert_eq!(
         run(keys, "return redis.call('PUBLISH', 'c', 'hello')", &[]),
-        int(0)
+        Ok(int(0))
     );
 }
 

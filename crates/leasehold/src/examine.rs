@@ -31,9 +31,9 @@ pub struct Finding {
     pub word: &'static str,
     /// The fact, with its figures.
     pub what: String,
-    /// What it leads to; empty if it is as it should be.
+    /// Its consequence; empty if it is as it should be.
     pub leads_to: String,
-    /// What to do about it; empty if it is as it should be.
+    /// The remedy; empty if it is as it should be.
     pub remedy: String,
 }
 
@@ -55,7 +55,7 @@ const LATELY: Duration = Duration::from_secs(3600);
 /// The slots of a cluster.
 const SLOTS: u64 = 16_384;
 
-/// What there is to say of a server, the worst first.
+/// Judges a server, the worst finding first.
 pub(crate) fn findings(report: &ServerReport) -> Vec<Finding> {
     let of = Of(&report.server);
     let answers = match &report.answers {

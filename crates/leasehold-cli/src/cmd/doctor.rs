@@ -190,7 +190,7 @@ fn danger(word: &str, what: String, remedy: &str) -> Found {
     Found::fault(Level::Danger, word, what, "a mutex does not work", remedy)
 }
 
-/// What a refused request for the lock says of the server.
+/// The finding in a refused request for the lock.
 fn refused(error: &Error) -> Found {
     let error = error.to_string();
     if lacks_right(&error) {
@@ -275,7 +275,7 @@ impl Turn {
     }
 }
 
-/// One client locks, the other waits, is woken, and has it next. `None`: another owner has the name.
+/// A client locks; another waits, is woken, and has it next. `None`: another owner has the name.
 async fn hand_over(one: &Client, other: &Client, name: &str) -> Result<Option<Turn>, Error> {
     let (mutex, waits) = (one.mutex(name), other.mutex(name));
     let asked = Instant::now();

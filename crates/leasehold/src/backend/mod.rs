@@ -237,7 +237,7 @@ pub(crate) trait ServerLink {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// What each of its servers says of itself; none of a server in memory. It only reads.
+    /// Asks each of its servers about itself, and only reads; a server in memory has nothing to say.
     fn reports(&self) -> Vec<BoxFuture<'static, ServerReport>> {
         Vec::new()
     }

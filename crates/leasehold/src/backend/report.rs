@@ -1,4 +1,4 @@
-//! What a server says of itself, beyond its locks.
+//! A server's report about itself, beyond its locks.
 
 use std::{collections::BTreeMap, time::Duration};
 

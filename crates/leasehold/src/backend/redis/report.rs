@@ -53,7 +53,7 @@ async fn ask(commands: &Commands) -> Result<Answers, Failure> {
         info: info.map(text),
         ..Answers::default()
     };
-    // What it has said by then stands.
+    // The server has answered in part: its answers up to here are kept.
     answers.broke_off = ask_more(commands, &mut answers).await.err();
     Ok(answers)
 }
