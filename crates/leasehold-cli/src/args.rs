@@ -188,6 +188,9 @@ pub(crate) struct Ls {
     /// Only locks that a holder has had for so long; not Redisson's, which do not tell
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) older: Option<Duration>,
+    /// Only locks with a holder that is gone: its client is not connected
+    #[arg(long)]
+    pub(crate) gone: bool,
     /// Answer in one line of JSON for each lock
     #[arg(long)]
     pub(crate) json: bool,
@@ -230,12 +233,22 @@ pub(crate) struct Doctor {
 
 /// `leasehold unlock`
 #[derive(Debug, ClapArgs)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct Unlock {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Yes, take it away from a holder that may still be working
-    #[arg(long)]
+    /// Take it away from a holder that may still be working; on a terminal, after a question
+    #[arg(long, conflicts_with_all = ["if_owner", "if_gone"])]
     pub(crate) force: bool,
+    /// Only if its holder is gone: not connected for 12 seconds, and its lease not renewed. It looks for so long
+    #[arg(long)]
+    pub(crate) if_gone: bool,
+    /// Only if this is its owner, as `status` shows it
+    #[arg(long, value_name = "OWNER")]
+    pub(crate) if_owner: Option<String>,
+    /// With --force: ask nothing
+    #[arg(long, short, requires = "force")]
+    pub(crate) yes: bool,
     /// Which kind of lock NAME is; without it, the kind that the server has under NAME
     #[arg(long, value_enum)]
     pub(crate) kind: Option<Kind>,

@@ -13,6 +13,7 @@ mod exit;
 mod guardian;
 mod held;
 mod kinds;
+mod life;
 mod output;
 mod server;
 mod supervise;

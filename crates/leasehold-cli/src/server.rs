@@ -130,7 +130,7 @@ pub(crate) struct TlsOptions {}
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Address {
     /// It may contain a password.
-    url: String,
+    pub(crate) url: String,
     tls: TlsOptions,
     connect_timeout: Option<Duration>,
     name_prefix: String,
@@ -178,7 +178,12 @@ impl Address {
 
     /// Connects to the server.
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
-        let client = self.builder()?.connect().await;
+        self.connect_by(self.builder()?).await
+    }
+
+    /// With settings that began as those of `builder`.
+    pub(crate) async fn connect_by(&self, builder: ClientBuilder) -> Result<Client, Failure> {
+        let client = builder.connect().await;
         client.map_err(|error| {
             let mut failure = Failure::from(error);
             if self.is_default && failure.exit == Exit::Unreachable {

@@ -7,9 +7,13 @@ use futures_util::future::join_all;
 use crate::{
     Election, Error, EventListener, FairMutex, FencedMutex, FencedStore, Find, Finding, Latch,
     LeasedSemaphore, MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status,
+    backend::{ForceUnlock, SeenHolder},
     engine::core::{ClientRef, Core},
+    error::Invalid,
     examine,
+    kind::LockKind,
     locks::LeaderRecord,
+    name::{LockId, Name},
 };
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
@@ -293,6 +297,114 @@ impl Client {
     /// Redisson `RLock#forceUnlock`.
     pub async fn force_unlock(&self, name: impl AsRef<str>) -> Result<bool, Error> {
         self.mutex(name).force_unlock().await
+    }
+
+    /// Takes a lock away from the holders that a look at it showed, and passes it on: only if these still hold it, all of them, and none was
+    /// renewed since the look. `false`: it is not as it was seen, and nothing was changed; look again.
+    ///
+    /// So what an operator has looked at, and found dead, is what is taken away: between the look and the break the lock may have changed
+    /// hands, or its holder may have come back. A holder that the server cannot hear (a network that is cut) looks as a dead one does, and
+    /// believes in its lease until what [remained](crate::Holder::remaining) of it has ended. Of a majority, each server decides by itself;
+    /// the lock is taken if a majority has it as it was seen.
+    ///
+    /// # Errors
+    /// The lock is a semaphore, whose permits are taken all at once, or a latch, which has no holder ([`Error::Invalid`]; nothing is
+    /// sent). The server does not answer: it may have freed the name.
+    ///
+    /// # Cancel safety
+    /// Dropping it does not take the request back.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let guard = client.mutex("order:42").lock().await?;
+    /// let seen = client.status("order:42").await?;
+    /// guard.release().await?;
+    /// let guard = client.mutex("order:42").lock().await?; // another holder by now
+    /// assert!(!client.force_unlock_if(&seen).await?);
+    /// guard.verify().await?;
+    ///
+    /// let seen = client.status("order:42").await?;
+    /// assert!(client.force_unlock_if(&seen).await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson has only `RLock#forceUnlock`, which takes the lock from whoever has it by then.
+    pub async fn force_unlock_if(&self, seen: &Status) -> Result<bool, Error> {
+        if matches!(
+            seen.kind,
+            LockKind::LeasedSemaphore | LockKind::Semaphore | LockKind::Latch
+        ) {
+            let limit = "a lock whose holders have leases of their own";
+            let invalid = Invalid::new("the kind of lock", seen.kind.to_string(), limit);
+            return Err(invalid
+                .remedy(
+                    "take all permits with `force_unlock` of the semaphore; a latch has no holder",
+                )
+                .into());
+        }
+        if seen.holders.is_empty() {
+            return Ok(false);
+        }
+        let name = Name::under(&self.core.config.name_prefix, &seen.name)?;
+        let since = self.core.clock.now().since(seen.looked.0);
+        let holders = seen.holders.iter().map(|holder| SeenHolder {
+            owner: holder.owner.clone(),
+            left: holder.remaining.map(|left| {
+                // Votes of a majority end apart. The clocks of both sides may differ a little; a renewal moves an end by a third of the lease.
+                let votes = seen.votes.iter().filter_map(|vote| vote.holder.as_ref());
+                let votes = votes.filter(|vote| vote.owner == holder.owner);
+                let most = votes
+                    .filter_map(|vote| vote.remaining)
+                    .fold(left, Duration::max);
+                most.saturating_sub(since) + since / 64 + Duration::from_millis(10)
+            }),
+        });
+        let step = ForceUnlock {
+            id: LockId::new(seen.kind, name),
+            seen: holders.collect(),
+        };
+        self.core.force_unlock(step).await
+    }
+
+    /// Adds to locks that [`find`](Client::find) has found which of their holders are connected, and for how long they have sent nothing
+    /// ([`Holder::connected`](crate::Holder::connected), [`Holder::idle`](crate::Holder::idle)). It asks each server once for the list of its
+    /// connections, since such a list is long. A holder that came and went between the two looks may count as gone:
+    /// [`status`](Client::status) looks at one lock at once.
+    ///
+    /// # Errors
+    /// The server does not answer. It only reads. Where the user may not list connections, or on a majority, nothing is added.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let guard = client.mutex("order:42").lock().await?;
+    /// let mut found = Vec::new();
+    /// let mut find = client.find("order:*");
+    /// while let Some(page) = find.next().await? {
+    ///     found.extend(page);
+    /// }
+    /// client.fill_connected(&mut found).await?;
+    /// assert_eq!(found[0].holders[0].connected, Some(true));
+    /// # drop(guard); Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// [`CLIENT LIST`](https://redis.io/docs/latest/commands/client-list/).
+    pub async fn fill_connected(&self, found: &mut [Status]) -> Result<(), Error> {
+        let connections = self.core.backend.connections().await;
+        let connections = connections
+            .map_err(|failure| failure.into_read_error("list the connections".to_owned()))?;
+        for holder in found.iter_mut().flat_map(|lock| &mut lock.holders) {
+            holder.connected_by(&connections);
+        }
+        Ok(())
     }
 
     /// The events of this client's locks from now on. [`Event`](crate::Event) says which of them start a hold, and which end it.

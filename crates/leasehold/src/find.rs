@@ -41,6 +41,7 @@ pub struct Find {
     cursor: Option<Cursor>,
     /// A server that resizes its table of keys shows some of them twice.
     seen: HashSet<LockId>,
+    keys: Option<u64>,
 }
 
 impl Find {
@@ -50,6 +51,7 @@ impl Find {
             pattern: on_server(&core.config.name_prefix, pattern),
             cursor: Some(Cursor::default()),
             seen: HashSet::new(),
+            keys: None,
         }
     }
 
@@ -90,14 +92,22 @@ impl Find {
         let found = found.into_iter().filter(|(id, found)| is_there(id, found));
         let found = found.map(|(id, found)| {
             let waiting_here = self.core.queues.waiting(&id) + self.core.latch_waiters.waiting(&id);
-            let server = backend.server();
-            Status::new(&id, Inspection { server, ..found }, waiting_here)
+            Status::new(&id, self.core.looked_at(found), waiting_here)
         });
         let found = found.collect();
         // Only now, as the cursor: a page that failed, or whose call was dropped, is asked for again by the next call.
         self.seen.extend(new);
+        self.keys = page
+            .keys
+            .map(|keys| self.keys.unwrap_or(0) + keys)
+            .or(self.keys);
         self.cursor = Some(page.cursor).filter(|cursor| !cursor.is_end());
         Ok(Some(found))
+    }
+
+    /// How many keys the servers have whose first pages were asked for, locks or not; `None` if they do not tell (to a user without `DBSIZE`).
+    pub fn keys(&self) -> Option<u64> {
+        self.keys
     }
 
     /// About how much of the server's keys has been looked at, from 0 to 1.

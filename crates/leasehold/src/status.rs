@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use crate::{
-    backend::{self, Inspection, Owned, QueuedOwner},
+    backend::{self, ConnectedClients, Inspection, Owned, QueuedOwner},
+    clock::Tick,
     kind::{Access, LockKind},
     name::LockId,
     owner::LeaseId,
@@ -63,6 +64,17 @@ pub struct Status {
     pub votes: Vec<ServerVote>,
     /// Whether it says that it is a replica, which may not know yet what its primary does; `false` where `INFO` is not permitted.
     pub replica: bool,
+    pub(crate) looked: Looked,
+}
+
+/// When the server was asked, by the clock of the client that asked. Looks that saw the same are equal, whenever they were.
+#[derive(Clone, Copy, Debug, Eq)]
+pub(crate) struct Looked(pub(crate) Tick);
+
+impl PartialEq for Looked {
+    fn eq(&self, _other: &Looked) -> bool {
+        true
+    }
 }
 
 /// A holder of a lock, as the server knows it. [`Status`] has an example.
@@ -81,6 +93,9 @@ pub struct Holder {
     /// server has restarted or closed the connection, and the client comes back within ten seconds. If it does not, the lease ends after
     /// what [remains](Holder::remaining). `None`: that cannot be told, as of Redisson, or was not asked, as by [`Find`](crate::Find).
     pub connected: Option<bool>,
+    /// For how long the server has received nothing from its client, in whole seconds; `None` where `connected` is not `Some(true)`, and on
+    /// a server in memory. A client that holds sends something within ten seconds: see [`late`](Holder::late).
+    pub idle: Option<Duration>,
     /// The thread of Redisson's that holds it; `None` for others.
     pub thread: Option<u64>,
     /// How it shares the lock with others.
@@ -134,6 +149,7 @@ impl Status {
             server: found.server,
             votes: found.votes.into_iter().map(ServerVote::new).collect(),
             replica: found.is_replica,
+            looked: Looked(found.looked),
         }
     }
 
@@ -173,12 +189,45 @@ impl ServerVote {
 }
 
 impl Holder {
+    /// By how much its renewal is late, at least, if its lease is renewed: a holder renews when a third of the lease has passed, and its client
+    /// has sent nothing for [`idle`](Holder::idle). Zero if none need be late yet, or that cannot be told. A lease that is
+    /// [fixed](crate::Mutex::fixed_lease) is not renewed, so none is late.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?; // or redis://127.0.0.1/
+    /// let guard = client.mutex("order:42").lock().await?;
+    /// let status = client.status("order:42").await?;
+    /// assert!(status.holders[0].late().is_zero()); // by SIGSTOP, for instance, it would grow
+    /// # drop(guard); Ok(()) }
+    /// ```
+    pub fn late(&self) -> Duration {
+        let (Some(idle), Some(left)) = (self.idle, self.remaining) else {
+            return Duration::ZERO;
+        };
+        // The last renewal was `since >= idle` ago, of a lease of `left + since`. It is late by `since - (left + since) / 3`, which grows with
+        // `since`.
+        (2 * idle).saturating_sub(left) / 3
+    }
+
+    /// Adds what the servers tell of connections.
+    pub(crate) fn connected_by(&mut self, connections: &ConnectedClients) {
+        match connections.idle.get(&self.client) {
+            Some(idle) => (self.connected, self.idle) = (Some(true), Some(*idle)),
+            // Only a client that gives its connections names would be missed, and it has a label.
+            None if connections.all && self.label.is_some() => self.connected = Some(false),
+            None => {}
+        }
+    }
+
     fn new(held: Owned) -> Holder {
         let by = By::new(&held.owner, held.client.uuid.as_deref());
         Holder {
             client: by.client,
             label: held.client.label,
             connected: held.client.connected,
+            idle: held.client.idle,
             thread: by.thread,
             access: held.access,
             holds: held.holds,

@@ -624,6 +624,44 @@ async fn a_server_that_restarts_empty_has_forgotten_every_hold_and_renews_the_ne
     }
 }
 
+/// A look, and then the break: in between the lock may have been renewed, or have another holder.
+#[tokio::test]
+async fn a_lock_is_taken_by_force_only_as_it_was_seen() {
+    for_each(|row, world| async move {
+        let (holds, breaks) = (patient(&world).await, patient(&world).await);
+        row.prepare(&holds, "name").await;
+        let what = format!("{row:?} on {}", world.name());
+        let (lock, looks) = (row.lock(&holds, "name"), row.lock(&breaks, "name"));
+        if [Row::Permit, Row::Count].contains(&row) {
+            let refused = breaks.force_unlock_if(&looks.status().await).await;
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid, "{what}");
+            return;
+        }
+        let lock = lock.fixed_lease(10 * SECOND);
+        let guard = lock.lock().await.unwrap();
+        let seen = looks.status().await;
+        guard.extend(20 * SECOND).await.unwrap();
+        let taken = breaks.force_unlock_if(&seen).await.unwrap();
+        assert!(!taken, "{what}: it was renewed");
+        guard.verify().await.expect(&what);
+        let seen = looks.status().await;
+        release(guard).await;
+        let taken = breaks.force_unlock_if(&seen).await.unwrap();
+        assert!(!taken, "{what}: it was free");
+        let guard = lock.lock().await.unwrap();
+        let taken = breaks.force_unlock_if(&seen).await.unwrap();
+        assert!(!taken, "{what}: another had it");
+        guard.verify().await.expect(&what);
+
+        let seen = looks.status().await;
+        assert!(breaks.force_unlock_if(&seen).await.unwrap(), "{what}");
+        assert!(guard.verify().await.is_err(), "{what}");
+        drop(guard);
+        assert_clean(row, &world, &[&holds, &breaks], "a lock was taken").await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn max_hold_ends_a_hold_and_extend_moves_the_end_of_a_fixed_lease() {
     for_each(|row, world| async move {

@@ -7,19 +7,23 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use leasehold::{Access, Holder, LockKind, Status};
+use futures_util::future::join_all;
+use leasehold::{Access, Client, Holder, LockKind, Status};
 use rustix::termios::tcgetwinsize;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::status::document;
 use crate::{
     args::{Ls, Sort},
     exit::{Exit, Failure},
-    kinds,
+    kinds::{self, Kind},
+    life::{self, Life},
     output::{self, human, others, visible},
 };
 
 pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
-    let client = args.server.address()?.connect().await?;
+    let address = args.server.address()?;
+    let client = address.connect().await?;
     let (mut find, mut found) = (client.find(&args.pattern), Vec::new());
     let mut progress = Progress::new();
     while let Some(page) = find.next().await? {
@@ -27,11 +31,15 @@ pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
         progress.show(find.progress(), found.len());
     }
     drop(progress);
+    client.fill_connected(&mut found).await?;
+    look_again(&client, &mut found).await?;
     let now = SystemTime::now();
     let all = found.len();
     found.retain(|lock| {
         let is_old = |least| held_for(lock, now).is_some_and(|held| held >= least);
-        args.kind.is_none_or(|kind| kind.is_listed_as(lock.kind)) && args.older.is_none_or(is_old)
+        args.kind.is_none_or(|kind| kind.is_listed_as(lock.kind))
+            && args.older.is_none_or(is_old)
+            && (!args.gone || life::of_lock(lock) == Life::Gone)
     });
     sort(&mut found, args.sort, now);
     if args.json {
@@ -45,18 +53,74 @@ pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
             "" => String::new(),
             prefix => format!(" under the prefix {}", visible(prefix)),
         };
-        match all {
-            0 => eprintln!("leasehold: no locks match {pattern}{under}"),
-            _ => {
-                eprintln!(
-                    "leasehold: {all} locks match {pattern}{under}, but none is of that kind or that old"
-                );
-            }
-        }
+        let server = &address.url;
+        let among = find
+            .keys()
+            .map_or(String::new(), |keys| format!(" among its {keys} keys"));
+        output::say(&output::remark(&match all {
+            0 => format!("no locks on {server}{among} (pattern {pattern}{under})"),
+            _ => format!(
+                "{all} locks match {pattern}{under}, but none is as --kind, --older or --gone ask for"
+            ),
+        }));
     } else {
-        output::print(&table(&found, now, columns()))?;
+        output::print(&(table(&found, now, columns()) + &summary(&found)))?;
     }
     Ok(Exit::Done)
+}
+
+/// At once, those are looked at again whose holders seem to be gone.
+const LOOKS: usize = 32;
+
+/// A holder that let go and ended between the looks at its lock and at its connections seems to be gone.
+async fn look_again(client: &Client, found: &mut Vec<Status>) -> Result<(), Failure> {
+    let is_gone = |lock: &Status| life::of_lock(lock) == Life::Gone;
+    let gone: Vec<usize> = (0..found.len()).filter(|at| is_gone(&found[*at])).collect();
+    for few in gone.chunks(LOOKS) {
+        let looks = few.iter().map(|at| {
+            let lock = &found[*at];
+            let kind = Kind::of(lock.kind);
+            async move { kinds::look(client, kind, &lock.name).await }
+        });
+        for (at, look) in few.iter().zip(join_all(looks).await) {
+            found[*at] = look?.1;
+        }
+    }
+    let mut at = 0..;
+    found.retain(|lock| {
+        !(at.next().is_some_and(|at| gone.contains(&at)) && lock.holders.is_empty())
+    });
+    Ok(())
+}
+
+/// The last line.
+fn summary(found: &[Status]) -> String {
+    let waited_for = found.iter().filter(|lock| lock.waiting_clients > 0).count();
+    let of = |life: &dyn Fn(Life) -> bool| {
+        found
+            .iter()
+            .filter(|lock| life(life::of_lock(lock)))
+            .count()
+    };
+    let (gone, silent) = (
+        of(&|life| life == Life::Gone),
+        of(&|life| matches!(life, Life::Silent { .. })),
+    );
+    let mut text = match found.len() {
+        1 => "1 lock".to_owned(),
+        all => format!("{all} locks"),
+    };
+    for (count, of) in [
+        (waited_for, "with waiters"),
+        (gone, "whose holder is gone ✗"),
+        (silent, "whose holder is silent ?"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, " · {count} {of}");
+        }
+    }
+    text.push('\n');
+    text
 }
 
 fn sort(found: &mut [Status], by: Sort, now: SystemTime) {
@@ -109,7 +173,10 @@ fn who(lock: &Status) -> String {
         return NONE.to_owned();
     };
     let others = others(lock.holders.len() - 1);
-    format!("{}{others}", holder(lock, first))
+    let mark = life::of_lock(lock)
+        .mark()
+        .map_or(String::new(), |(mark, _)| format!("{mark} "));
+    format!("{mark}{}{others}", holder(lock, first))
 }
 
 fn holder(lock: &Status, holder: &Holder) -> String {
@@ -146,28 +213,39 @@ struct Column {
 
 impl Column {
     fn new(heading: &'static str, is_number: bool, cells: Vec<String>) -> Column {
-        let widths = cells.iter().map(|cell| cell.chars().count());
+        let widths = cells.iter().map(|cell| cell.width());
         Column {
             heading,
-            width: widths.fold(heading.len(), usize::max),
+            width: widths.fold(heading.width(), usize::max),
             is_number,
             cells,
         }
     }
 
-    /// To this width at most.
+    /// To this width at most, if it is wider.
     fn shorten(&mut self, most: usize) {
         for cell in &mut self.cells {
-            if cell.chars().count() > most {
-                *cell = cell.chars().take(most - 1).chain(['…']).collect();
+            if cell.width() > most {
+                let mut width = 1; // of the dots
+                let fits = |letter: &char| {
+                    width += letter.width().unwrap_or_default();
+                    width <= most
+                };
+                *cell = cell.chars().take_while(fits).chain(['…']).collect();
             }
         }
         self.width = self.width.min(most);
     }
 }
 
-/// A name or a holder longer than this may be shortened.
-const SHORT: usize = 24;
+/// The columns that a narrow terminal takes space from, in this order: down to a width, or all of it.
+const GIVES_WAY: [(&str, Option<usize>); 5] = [
+    ("NAME", Some(24)),
+    ("KIND", None),
+    ("HOLDER", Some(24)),
+    ("NAME", Some(12)),
+    ("HOLDER", Some(12)),
+];
 
 /// The width of the terminal; without one a line may be as long as it is.
 fn columns() -> usize {
@@ -205,25 +283,32 @@ fn table(found: &[Status], now: SystemTime, wide: usize) -> String {
         let widths = columns.iter().map(|column| column.width + GAP);
         widths.sum::<usize>() - GAP
     };
-    // Long words are shortened first, then columns are left out.
-    for heading in ["NAME", "HOLDER"] {
+    for (heading, most) in GIVES_WAY {
         let too_wide = width(&columns).saturating_sub(wide);
-        let long = columns.iter_mut().find(|column| column.heading == heading);
-        if let Some(column) = long.filter(|_| too_wide > 0) {
-            column.shorten(column.width.saturating_sub(too_wide).max(SHORT));
-        }
-    }
-    for heading in ["KIND", "HELD FOR ≤"] {
-        if width(&columns) > wide {
-            columns.retain(|column| column.heading != heading);
+        let at = columns.iter().position(|column| column.heading == heading);
+        if let Some(at) = at.filter(|_| too_wide > 0) {
+            match most {
+                Some(most) => {
+                    let fits = columns[at].width.saturating_sub(too_wide);
+                    columns[at].shorten(fits.max(most));
+                }
+                None => drop(columns.remove(at)),
+            }
         }
     }
     let bold = anstyle::Style::new().bold();
     let headings = columns.iter().map(|column| column.heading);
     let mut text = format!("{bold}{}{bold:#}\n", line(&columns, headings));
-    for i in 0..found.len() {
+    for (i, lock) in found.iter().enumerate() {
         let cells = columns.iter().map(|column| column.cells[i].as_str());
-        let _ = writeln!(text, "{}", line(&columns, cells));
+        let line = line(&columns, cells);
+        let _ = match life::of_lock(lock).mark() {
+            Some((_, colour)) => {
+                let colour = colour.on_default();
+                writeln!(text, "{colour}{line}{colour:#}")
+            }
+            None => writeln!(text, "{line}"),
+        };
     }
     text
 }
@@ -231,11 +316,11 @@ fn table(found: &[Status], now: SystemTime, wide: usize) -> String {
 fn line<'a>(columns: &[Column], cells: impl Iterator<Item = &'a str>) -> String {
     let mut line = String::new();
     for (column, cell) in columns.iter().zip(cells) {
-        let width = column.width;
+        let space = " ".repeat(column.width.saturating_sub(cell.width()));
         let _ = if column.is_number {
-            write!(line, "{cell:>width$}  ")
+            write!(line, "{space}{cell}  ")
         } else {
-            write!(line, "{cell:<width$}  ")
+            write!(line, "{cell}{space}  ")
         };
     }
     line.trim_end().to_owned()
@@ -274,5 +359,54 @@ impl Drop for Progress {
         if self.drawn.is_some() {
             let _ = io::stderr().write_all(b"\r\x1b[K");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A Chinese character takes two columns of a terminal.
+    #[tokio::test]
+    async fn a_table_fits_a_narrow_terminal_and_keeps_the_time_of_each_hold() {
+        let client = Client::connect("memory:").await.unwrap();
+        let names = [
+            "stock:雨伞和雨衣和雨鞋和雨帽和雨具",
+            "order:42",
+            &"long:".repeat(20),
+        ];
+        let guards = join_all(names.map(|name| client.mutex(name).lock())).await;
+        let mut found = client.find("*").next().await.unwrap().unwrap();
+        let label = "a-host-with-a-long-name.example.org:12345";
+        for lock in &mut found {
+            lock.holders[0].label = Some(label.to_owned());
+        }
+        found[0].holders[0].connected = Some(false);
+        for (wide, kind) in [(400, true), (120, true), (80, false), (60, false)] {
+            let shown = table(&found, SystemTime::now(), wide);
+            let shown = anstream::adapter::strip_str(&shown).to_string();
+            println!("{shown}");
+            let widest = shown.lines().map(UnicodeWidthStr::width).max();
+            assert!(
+                widest.is_some_and(|widest| widest <= wide),
+                "{widest:?} of {wide}\n{shown}"
+            );
+            let heads = shown.lines().next().unwrap();
+            assert!(
+                heads.contains("HELD FOR ≤") && heads.contains("LEASE LEFT"),
+                "{heads}"
+            );
+            assert_eq!(heads.contains("KIND"), kind, "{heads}");
+            // The beginnings of names tell them apart.
+            for begin in ["stock:雨", "order:42", "long:long"] {
+                assert!(shown.contains(begin), "{shown}");
+            }
+            // Each cell of a column ends where the others do.
+            let ends = |line: &str| line.find(" s  ").map(|at| line[..at].width());
+            let ends: Vec<_> = shown.lines().filter_map(ends).collect();
+            assert!(ends.windows(2).all(|two| two[0] == two[1]), "{shown}");
+        }
+        assert_eq!(summary(&found), "3 locks · 1 whose holder is gone ✗\n");
+        drop(guards);
     }
 }

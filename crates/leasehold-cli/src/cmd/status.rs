@@ -9,6 +9,7 @@ use crate::{
     args,
     exit::{Exit, Failure},
     kinds::{self, has_no_permits},
+    life::Life,
     output::{self, human, millis, visible},
 };
 
@@ -102,6 +103,9 @@ fn holder(status: &Status, holder: &Holder) -> Value {
         "client": Some(&holder.client).filter(|client| !client.is_empty()),
         "label": holder.label,
         "connected": holder.connected,
+        "state": Life::of(holder).word(),
+        "idle_ms": holder.idle.map(millis),
+        "late_ms": holder.idle.map(|_| millis(holder.late())),
         "thread": holder.thread,
         "access": access(holder.access),
         "holds": holder.holds,
@@ -119,7 +123,7 @@ pub(crate) fn access(access: Access) -> Value {
     }
 }
 
-fn picture(status: &Status, now: SystemTime) -> String {
+pub(super) fn picture(status: &Status, now: SystemTime) -> String {
     use std::fmt::Write;
 
     let bold = anstyle::Style::new().bold();
@@ -169,7 +173,10 @@ fn picture(status: &Status, now: SystemTime) -> String {
                 &format!("{} ago at most, {}", human(ago), at(since)),
             );
         }
-        row("lease", &lease(holder));
+        if !holder.client.is_empty() {
+            row("owner", &visible(&holder.owner));
+        }
+        row("lease", &Life::of(holder).told(holder.remaining));
         if holder.holds > 1 {
             let times = match holder.access {
                 Access::Shared => format!("by {} readers of this process", holder.holds),
@@ -258,21 +265,6 @@ fn verb(holder: &Holder, exactly: bool) -> &'static str {
 
 fn at(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
-}
-
-fn lease(holder: &Holder) -> String {
-    match (holder.remaining, holder.connected) {
-        (Some(left), Some(false)) => format!(
-            "its client is not connected: free in {} unless it comes back",
-            human(left)
-        ),
-        (Some(left), Some(true)) => format!(
-            "its client is connected, and renews it as a rule; else free in {}",
-            human(left)
-        ),
-        (Some(left), None) => format!("ends in {} unless it is renewed", human(left)),
-        (None, _) => "has no end: a holder that crashed would keep it for ever".to_owned(),
-    }
 }
 
 /// A waiter: its label, else its thread, else its client.

@@ -1,23 +1,48 @@
-//! `leasehold unlock --force`: take a name away from its holder.
+//! `leasehold unlock`: take a name away from its holder, by force, or only from one that is gone, or that is named.
 
-use leasehold::{Access, Status};
+use std::{
+    io::{self, IsTerminal, Write},
+    time::{Duration, SystemTime},
+};
+
+use leasehold::{Access, Client, Holder, Status};
 use serde_json::json;
+use tokio::time::{Instant, sleep};
 
-use super::status::document;
+use super::status::{document, picture};
 use crate::{
     args::Unlock,
     exit::{Exit, Failure},
     kinds::{self, Kind},
+    life::Life,
     output::{self, human, others, visible},
 };
 
+/// A client that is alive is connected again within ten seconds.
+const GONE_FOR: Duration = Duration::from_secs(12);
+
+/// Between two looks at a lock whose holder may be gone.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// So often a lock that has changed since it was looked at is looked at again.
+const LOOKS: usize = 5;
+
+/// How the attempt ended.
+enum Outcome {
+    Taken,
+    Free,
+    /// Nothing was changed, for this reason.
+    Not(String),
+}
+
 pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
-    if !args.force {
+    let is_careful = args.if_gone || args.if_owner.is_some();
+    if !args.force && !is_careful {
         return Err(Failure::new(
             Exit::Usage,
             format!(
                 "unlock takes {name:?} away from a holder that may still be working, so that two may work at \
-                 once; see the holder with `leasehold status`, then say --force if you mean it",
+                 once; see the holder with `leasehold status`, then say --if-gone, --if-owner OWNER, or --force if you mean it",
                 name = args.name
             ),
         ));
@@ -45,29 +70,178 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
             ),
         ));
     }
-    let unlocked = kind.force_unlock(&client, &args.name).await?;
+    let (outcome, before) = if is_careful {
+        carefully(args, &client, kind, before).await?
+    } else if args.yes || args.json || !may_ask() || agrees(&before)? {
+        let taken = kind.force_unlock(&client, &args.name).await?;
+        (if taken { Outcome::Taken } else { Outcome::Free }, before)
+    } else {
+        (Outcome::Not("you said no".to_owned()), before)
+    };
+    let name = visible(&args.name);
     if args.json {
         output::answer(&json!({
             "name": args.name,
-            "unlocked": unlocked,
+            "unlocked": matches!(outcome, Outcome::Taken),
             "before": document(&before),
         }))?;
-        return Ok(Exit::Done);
     }
-    let name = visible(&args.name);
-    output::print(&if !unlocked {
-        format!("{name} was free already\n")
-    } else if kind == Kind::Latch {
-        format!("{name} was deleted, and all that wait for it go on\n")
-    } else {
-        let next = match before.waiting_clients {
-            0 => "is free",
-            _ => "goes to the next in line",
-        };
-        let (from, overlap) = (from(&before), overlap(&before));
-        format!("{name} was taken away{from}, and {next}{overlap}\n")
-    })?;
+    let said = match outcome {
+        Outcome::Not(why) => {
+            let message = format!("{name} was left as it is: {why}");
+            return Err(Failure::new(Exit::Busy, message));
+        }
+        Outcome::Free => format!("{name} was free already\n"),
+        Outcome::Taken if kind == Kind::Latch => {
+            format!("{name} was deleted, and all that wait for it go on\n")
+        }
+        Outcome::Taken => {
+            let next = match before.waiting_clients {
+                0 => "is free",
+                _ => "goes to the next in line",
+            };
+            let (from, overlap) = (from(&before), overlap(&before));
+            format!("{name} was taken away{from}, and {next}{overlap}\n")
+        }
+    };
+    if !args.json {
+        output::print(&said)?;
+    }
     Ok(Exit::Done)
+}
+
+/// Takes the lock only as it was seen (`Client::force_unlock_if`): what has changed since is looked at again.
+async fn carefully(
+    args: &Unlock,
+    client: &Client,
+    kind: Kind,
+    mut seen: Status,
+) -> Result<(Outcome, Status), Failure> {
+    if matches!(kind, Kind::Leased | Kind::Latch) {
+        let message = format!(
+            "{:?} is a {}, which has no holder to be compared: its permits, or its count, go all at once, by --force",
+            args.name, seen.kind
+        );
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    for _ in 0..LOOKS {
+        if args.if_gone
+            && let Some(why) = until_surely_gone(client, kind, &mut seen).await?
+        {
+            return Ok((Outcome::Not(why), seen));
+        }
+        if seen.holders.is_empty() {
+            return Ok((Outcome::Free, seen));
+        }
+        let other = |holder: &&Holder| {
+            args.if_owner
+                .as_ref()
+                .is_some_and(|owner| holder.owner != *owner)
+        };
+        if let Some(holder) = seen.holders.iter().find(other) {
+            let why = format!("its owner is {}{}", visible(&holder.owner), named(holder));
+            return Ok((Outcome::Not(why), seen));
+        }
+        if client.force_unlock_if(&seen).await? {
+            return Ok((Outcome::Taken, seen));
+        }
+        seen = kind.status(client, &args.name).await?;
+    }
+    Ok((Outcome::Not("it changed at each look".to_owned()), seen))
+}
+
+/// Looks until its holders have been gone for so long that none would come back, or the lock is free. Else why they count as alive.
+async fn until_surely_gone(
+    client: &Client,
+    kind: Kind,
+    seen: &mut Status,
+) -> Result<Option<String>, Failure> {
+    let since = Instant::now();
+    let mut is_told = false;
+    loop {
+        for holder in &seen.holders {
+            let why = match Life::of(holder) {
+                Life::Gone => continue,
+                Life::Alive => "is alive: its client is connected",
+                Life::Silent { .. } => {
+                    "is silent, and connected: its process may go on at any moment"
+                }
+                Life::Kept => "has ended, and keeps it until its time is over, by --at-least",
+                Life::Unknown => {
+                    "may be alive: the server does not tell of its client (one of Redisson's or of another library; or +client|list and \
+                     +info are missing from your rights)"
+                }
+            };
+            return Ok(Some(format!("its holder{} {why}", named(holder))));
+        }
+        if seen.holders.is_empty() || since.elapsed() >= GONE_FOR {
+            return Ok(None);
+        }
+        if !is_told && io::stderr().is_terminal() {
+            let rest = human(GONE_FOR);
+            output::say(&output::remark(&format!(
+                "its holder is not connected; looking for {rest} whether it comes back"
+            )));
+            is_told = true;
+        }
+        sleep(PAUSE).await;
+        let now = kind.status(client, &seen.name).await?;
+        for holder in &now.holders {
+            let before = seen
+                .holders
+                .iter()
+                .find(|before| before.owner == holder.owner);
+            let Some(before) = before else {
+                return Ok(Some(format!(
+                    "it has another holder by now{}",
+                    named(holder)
+                )));
+            };
+            if holder.remaining > before.remaining {
+                return Ok(Some(format!("its holder{} has renewed it", named(holder))));
+            }
+        }
+        *seen = now;
+    }
+}
+
+/// Whether someone is there to be asked.
+fn may_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Shows what is to be taken away, and what follows, and asks.
+fn agrees(before: &Status) -> Result<bool, Failure> {
+    if before.holders.is_empty() {
+        return Ok(true);
+    }
+    let mut err = anstream::stderr().lock();
+    let follows = match overlap(before).trim_start_matches("; ") {
+        "" => "nothing tells its holder: if it lives, it believes in its lease until that ends"
+            .to_owned(),
+        overlap => overlap.to_owned(),
+    };
+    let next = match before.waiting_clients {
+        0 => "nobody waits for it",
+        _ => "the next in line has it then",
+    };
+    let shown = picture(before, SystemTime::now());
+    let failed = |error| Failure::internal("ask on the terminal", &error);
+    write!(
+        err,
+        "{shown}If it is taken away, {next}; {follows}.\nTake it away? [y/N] "
+    )
+    .map_err(failed)?;
+    err.flush().map_err(failed)?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(failed)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes" | "Yes"))
+}
+
+/// `, host:pid`, as far as it is known.
+fn named(holder: &Holder) -> String {
+    let named = kinds::who(holder.label.as_deref(), holder.thread);
+    named.map_or(String::new(), |named| format!(", {named},"))
 }
 
 /// How long a holder that is alive may go on beside the next one: no client believes in a lease for longer than the server had it (B1).

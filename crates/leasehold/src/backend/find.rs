@@ -48,6 +48,8 @@ pub(crate) struct FoundPage {
     pub(crate) cursor: Cursor,
     /// The names as the server has them. A page may repeat those of another.
     pub(crate) locks: Vec<(LockKind, String)>,
+    /// With the first page of a server: how many keys it has, if it tells.
+    pub(crate) keys: Option<u64>,
 }
 
 /// Inspects these locks, and leaves out those under whose names another kind of lock stands by now, or data. It reads no connections: a

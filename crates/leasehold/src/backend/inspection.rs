@@ -1,6 +1,6 @@
 //! A server's knowledge of a lock, its holders and its waiters, and of itself.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use crate::{clock::Tick, kind::Access};
 
@@ -18,6 +18,8 @@ pub(crate) struct Inspection {
     pub(crate) queue: Vec<QueuedOwner>,
     /// The server that was asked, by its address.
     pub(crate) server: String,
+    /// When the answer was there.
+    pub(crate) looked: Tick,
     /// It says that it is a replica of another.
     pub(crate) is_replica: bool,
     /// Of a quorum: the word of each server.
@@ -68,6 +70,17 @@ pub(crate) struct KnownClient {
     pub(crate) label: Option<String>,
     /// Whether a connection of it is there; `None`: that cannot be told.
     pub(crate) connected: Option<bool>,
+    /// Nothing has come on its connections for so long; `None` if none is known.
+    pub(crate) idle: Option<Duration>,
+}
+
+/// The clients of the servers, by their connections.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConnectedClients {
+    /// By uuid: nothing has come on its connections for so long.
+    pub(crate) idle: HashMap<String, Duration>,
+    /// Any client of ours that is connected is among them.
+    pub(crate) all: bool,
 }
 
 /// Facts that a server has told of itself.

@@ -31,7 +31,8 @@ use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
 pub(crate) use in_a_row::InARow;
 pub(crate) use inspection::{
-    Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote, ServerFacts,
+    ConnectedClients, Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote,
+    ServerFacts,
 };
 pub(crate) use numbers::{Once, Permits};
 use report::ServerReport;
@@ -93,8 +94,8 @@ pub(crate) trait LockSteps {
         Box::pin(async move { find::all_of(&ids, inspections).await })
     }
 
-    /// Takes the lock from its holders and passes it on. Returns the owner fields that held it; none if it was free.
-    fn force_unlock(&self, id: LockId) -> Reply<Vec<String>>;
+    /// Takes the lock from its holders and passes it on. Returns the owner fields that held it; none if it was free, or is not as it was seen.
+    fn force_unlock(&self, step: ForceUnlock) -> Reply<Vec<String>>;
 
     /// The owner field of a hold of this client on the server.
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String;
@@ -248,6 +249,11 @@ pub(crate) trait ServerLink {
     /// No caller is left, and the last waits for what is under way. A request whose answer only that caller's runtime could take
     /// fails as with its connection, and goes on from the background runtime.
     fn move_to_background(&self) {}
+
+    /// Asks each of its servers which clients are connected.
+    fn connections(&self) -> Reply<ConnectedClients> {
+        Box::pin(std::future::ready(Ok(ConnectedClients::default())))
+    }
 
     /// The client is shut down: from here on the backend makes a connection only while a request waits for it.
     fn shut(&self) {}
@@ -404,6 +410,36 @@ pub(crate) struct Count {
     pub(crate) reads: u32,
     /// This client hears the wake-ups itself, and must not count itself as a waiter.
     pub(crate) listening: bool,
+}
+
+/// Takes a lock from its holders.
+#[derive(Clone, Debug)]
+pub(crate) struct ForceUnlock {
+    pub(crate) id: LockId,
+    /// Only from these holders, all of them, and if none was renewed since; empty: from whoever holds it.
+    pub(crate) seen: Arc<[SeenHolder]>,
+}
+
+/// A holder as a look at the lock showed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenHolder {
+    pub(crate) owner: String,
+    /// No more is left of its lease when the step arrives, unless it was renewed; `None`: it has no end.
+    pub(crate) left: Option<Duration>,
+}
+
+impl ForceUnlock {
+    /// Whether the lock is to be taken from these holders: each an owner field, and what is left of its lease.
+    pub(crate) fn means(&self, holders: &[(String, Option<Duration>)]) -> bool {
+        let is_seen = |(owner, left): &(String, Option<Duration>)| {
+            let seen = self.seen.iter().find(|seen| seen.owner == *owner);
+            seen.is_some_and(|seen| match (seen.left, left) {
+                (Some(most), Some(left)) => *left <= most,
+                (most, left) => most == *left,
+            })
+        };
+        self.seen.is_empty() || holders.len() == self.seen.len() && holders.iter().all(is_seen)
+    }
 }
 
 /// Lets a lease id go on as a reader like any other.

@@ -36,6 +36,8 @@ blocking! {
         plain id() -> &str, "The uuid of this client: the first half of each of its owner fields on the server.";
         verb status(name: impl AsRef<str>) -> Status, "The holders of a mutex, and how many wait for it.";
         verb force_unlock(name: impl AsRef<str>) -> bool, "Frees a mutex: takes it from its holder. `false` if it was free.";
+        verb force_unlock_if(seen: &Status) -> bool, "Takes a lock from the holders that were seen. `false` if it is not as it was.";
+        verb fill_connected(found: &mut [Status]) -> (), "Adds which holders are connected to what `find` has found.";
         verb examine() -> Vec<Finding>, "Whether the servers may be trusted with locks, by what they say of themselves.";
         verb shutdown(how: Shutdown) -> (), "Shuts the client down: waiters get an error, and nothing new is begun.";
     }

@@ -9,7 +9,7 @@ use std::{
 use crate::{
     Error, LostReason,
     backend::{
-        Backend, Inspection, Permits,
+        Backend, ForceUnlock, Inspection, Permits,
         fenced::{FencedRead, FencedWrite, Written},
     },
     background::{BackgroundRuntime, Resident},
@@ -95,9 +95,17 @@ impl Core {
     /// Asks what the server says of a name.
     pub(crate) async fn inspect(&self, id: &LockId) -> Result<Inspection, Error> {
         let found = self.backend.inspect(id.clone()).await;
-        let server = self.backend.server();
-        let found = found.map(|found| Inspection { server, ..found });
+        let found = found.map(|found| self.looked_at(found));
         found.map_err(|failure| failure.into_read_error(format!("look at {:?}", id.name)))
+    }
+
+    /// What the server has just said of a lock.
+    pub(crate) fn looked_at(&self, found: Inspection) -> Inspection {
+        Inspection {
+            server: self.backend.server(),
+            looked: self.clock.now(),
+            ..found
+        }
     }
 
     /// Reads or changes how many permits there are, or a count. It is sent once.
@@ -172,10 +180,11 @@ impl Core {
         answer.map_err(|failure| failure.into_read_error(doing))
     }
 
-    pub(crate) async fn force_unlock(&self, id: &LockId) -> Result<bool, Error> {
+    pub(crate) async fn force_unlock(&self, step: ForceUnlock) -> Result<bool, Error> {
+        let id = &step.id;
         // Before the send: a hold that begins later is not the hold that is taken away (bug 23).
         let before = self.queues.held(id);
-        let owners = match self.backend.force_unlock(id.clone()).await {
+        let owners = match self.backend.force_unlock(step.clone()).await {
             Ok(owners) => owners,
             Err(failure) => {
                 // It may have been carried out: the holds of before must not go on believing.

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use super::{asking, numbers::check_permits};
 use crate::{
     Error, Guard, Status,
-    backend::Permits,
+    backend::{ForceUnlock, Permits},
     config::{Handoff, check_lease, check_max_hold, check_renewed},
     durability::{Durability, refused},
     engine::core::{ClientRef, Core},
@@ -104,7 +104,8 @@ impl Handle {
     }
 
     pub(super) async fn force_unlock(&self) -> Result<bool, Error> {
-        self.core.force_unlock(self.id()?).await
+        let (id, seen) = (self.id()?.clone(), Arc::default());
+        self.core.force_unlock(ForceUnlock { id, seen }).await
     }
 
     /// Asks for a hold. Not an `async fn`, so that the place in the user's code is known.

@@ -190,3 +190,34 @@ async fn a_late_word_that_a_hold_is_gone_counts() {
         assert_eq!(guard.lost().await, LostReason::Replaced);
     }
 }
+
+/// A holder that comes back at the moment of the break: either it has renewed, and keeps the lock, or it learns that it has lost it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_break_and_a_renewal_at_the_same_moment_never_both_succeed() {
+    for server in servers() {
+        let holds = Client::connect(&server.url()).await.unwrap();
+        let breaks = Client::connect(&server.url()).await.unwrap();
+        let mut kept = 0;
+        let times = few_or(200, 1000);
+        for _ in 0..times {
+            let mutex = holds.mutex("name").fixed_lease(SOON);
+            let guard = soon("it is free", mutex.lock()).await.unwrap();
+            let seen = breaks.status("name").await.unwrap();
+            let pauses = [300, 900].map(|most| Duration::from_micros(fastrand::u64(0..most)));
+            let renews = async {
+                tokio::time::sleep(pauses[0]).await;
+                guard.extend(2 * SOON).await.is_ok()
+            };
+            let takes = async {
+                tokio::time::sleep(pauses[1]).await;
+                breaks.force_unlock_if(&seen).await.unwrap()
+            };
+            let (renewed, taken) = tokio::join!(renews, takes);
+            assert_ne!(renewed, taken, "{}: {pauses:?}", server.flavor());
+            kept += usize::from(renewed);
+            drop(guard);
+        }
+        println!("{}: {kept} of {times} renewed in time", server.flavor());
+        assert!((1..times).contains(&kept), "one side was always first");
+    }
+}

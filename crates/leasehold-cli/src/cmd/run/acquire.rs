@@ -15,6 +15,7 @@ use crate::{
     exit::{Exit, Failure},
     held::{Ask, Held},
     kinds::{self, Kind},
+    life,
     output::{self, human},
     server::Address,
     supervise::{remarks::Remarks, signals::Signals},
@@ -50,8 +51,13 @@ pub(super) async fn acquire(
     remarks: &Remarks,
 ) -> Result<Acquired, Failure> {
     let began = Instant::now();
+    let mut builder = server.builder()?;
+    if terms.is_fixed() {
+        // Whoever finds the hold when this process has ended is told that it is left on purpose.
+        builder = builder.label(label() + life::KEEPS);
+    }
     let client = tokio::select! {
-        client = server.connect() => client?,
+        client = server.connect_by(builder) => client?,
         exit = told_to_end(signals) => return Ok(Acquired::ToldToEnd(exit)),
     };
     let took = began.elapsed();
@@ -75,6 +81,18 @@ pub(super) async fn acquire(
         Some(guard) => Ok(Acquired::Guard(client, guard)),
         None => Ok(Acquired::Not(held(args, &client, remarks).await)),
     }
+}
+
+/// `host:pid`, as the library calls a client.
+fn label() -> String {
+    let host = rustix::system::uname();
+    let mut label = format!(
+        "{}:{}",
+        host.nodename().to_string_lossy(),
+        std::process::id()
+    );
+    label.retain(|c| c.is_ascii_graphic());
+    label
 }
 
 /// Says so if renewals may be too late on this network.

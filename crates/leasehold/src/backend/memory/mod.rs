@@ -11,9 +11,10 @@ pub use server::MemoryServer;
 
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Failure, FencedSteps,
-        Inspection, Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release,
-        ReleaseReply, Renew, Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
+        Acquire, Acquired, Backend, ConnectedClients, Count, Counted, Downgrade, Extend, Failure,
+        FencedSteps, ForceUnlock, Inspection, Keep, KeptEntries, LockSteps, NumberSteps, Once,
+        Permits, Release, ReleaseReply, Renew, Renewal, Reply, ServerFacts, ServerLink, Sink,
+        WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -164,13 +165,13 @@ impl LockSteps for Memory {
         self.step(move |store, _| Ok(store.find(&step)))
     }
 
-    fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
-        let id = id.on_server();
+    fn force_unlock(&self, mut step: ForceUnlock) -> Reply<Vec<String>> {
+        step.id = step.id.on_server();
         let retention = self.retention;
         self.step(move |store, _| {
-            store.check_kind(&id)?;
+            store.check_kind(&step.id)?;
             let store = store.keep_tokens(retention);
-            Ok(store.force_unlock(&id))
+            Ok(store.force_unlock(&step))
         })
     }
 
@@ -232,6 +233,10 @@ impl ServerLink for Memory {
 
     fn server(&self) -> String {
         self.server.called()
+    }
+
+    fn connections(&self) -> Reply<ConnectedClients> {
+        self.step(|store, _| Ok(store.connections()))
     }
 
     fn has_reached(&self) -> bool {

@@ -21,8 +21,9 @@ use queue::Queued;
 use super::kinds::{StoredHold, rules};
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, KnownClient, Owned,
-        QUEUED_MOST, QueuedOwner, Renew, Renewal, Sink, WakeUp, fenced::Tokens,
+        Acquire, Acquired, ConnectedClients, Count, Counted, Extend, Failure, ForceUnlock, Grant,
+        Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, Renew, Renewal, Sink, WakeUp,
+        fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::LockId,
@@ -177,7 +178,7 @@ impl Store {
 
     /// A restart without data.
     pub(crate) fn forget(&mut self) {
-        // Connections are told apart from data: who listens, and who is connected, stays.
+        // ConnectedClients are told apart from data: who listens, and who is connected, stays.
         self.held.clear();
         self.queues.clear();
         self.fences.forget();
@@ -369,10 +370,29 @@ impl Store {
             label: label.or(connected).cloned(),
             // Unknown, unless a connection or a label of it was seen here: clients of other libraries have neither.
             connected: (connected.or(label)).map(|_| connected.is_some()),
+            idle: None,
         }
     }
 
-    pub(crate) fn force_unlock(&mut self, id: &LockId) -> Vec<String> {
+    pub(crate) fn connections(&self) -> ConnectedClients {
+        let clients = self.connected.keys();
+        ConnectedClients {
+            idle: clients
+                .map(|client| (client.to_string(), Duration::ZERO))
+                .collect(),
+            all: true,
+        }
+    }
+
+    pub(crate) fn force_unlock(&mut self, step: &ForceUnlock) -> Vec<String> {
+        let id = &step.id;
+        let holders = self.held_by(id).iter().map(|held| {
+            let owner = rules(id.kind).owner(&held.client, held.access, held.lease);
+            (owner, Some(held.ends.saturating_sub(self.clock)))
+        });
+        if !step.means(&holders.collect::<Vec<_>>()) {
+            return Vec::new();
+        }
         let Some(held) = self.held.remove(id) else {
             return Vec::new();
         };

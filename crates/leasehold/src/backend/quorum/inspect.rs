@@ -7,7 +7,7 @@ use super::{
     state::QuorumState,
 };
 use crate::{
-    backend::{Count, Counted, Failure, Inspection, Owned, SeenVote},
+    backend::{Count, Counted, Failure, ForceUnlock, Inspection, Owned, SeenVote},
     name::LockId,
 };
 
@@ -112,26 +112,34 @@ pub(super) async fn count(state: QuorumState, step: Count) -> Result<Counted, Fa
     }
 }
 
-/// Takes the lock from its holders at all servers; a majority must have done so.
-pub(super) async fn force_unlock(state: QuorumState, id: LockId) -> Result<Vec<String>, Failure> {
+/// Takes the lock from its holders at all servers; a majority must have done so. From holders that were seen it is taken only if a majority
+/// has them still: a renewal that arrives at some servers first may cost it the votes of the others, which it asks for again.
+pub(super) async fn force_unlock(
+    state: QuorumState,
+    step: ForceUnlock,
+) -> Result<Vec<String>, Failure> {
     let servers = &state.servers;
     let mut round = Round::new(servers, servers.timeout(Duration::MAX));
     // Servers in quarantine, too: a holder's lease there would outlive the force, and get its vote back.
     for at in (0..servers.len()).filter(|at| servers.is_reachable(*at)) {
-        round.ask(at, servers.at(at).backend.force_unlock(id.clone()));
+        round.ask(at, servers.at(at).backend.force_unlock(step.clone()));
     }
-    let (mut owners, mut answers) = (BTreeSet::new(), 0);
+    let (mut owners, mut answers, mut taken) = (BTreeSet::new(), 0, 0);
     let mut failures = Failures::default();
     while let Some((at, said)) = round.next().await {
         failures.note(at, &said);
         if let ServerReply::Answer(held) = said {
             answers += 1;
+            taken += usize::from(!held.is_empty());
             owners.extend(held);
         }
     }
     round.rest(|_, _| {});
     if answers < servers.need() {
         return Err(failures.failure(servers));
+    }
+    if !step.seen.is_empty() && taken < servers.need() {
+        owners.clear();
     }
     Ok(owners.into_iter().collect())
 }

@@ -33,7 +33,7 @@ use futures_util::{
 use crate::{
     backend::{
         Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Failure, FencedSteps,
-        Inspection, Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release,
+        ForceUnlock, Inspection, Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release,
         ReleaseReply, Renew, Renewal, Reply, ServerLink, Sink, Voted, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
@@ -211,8 +211,8 @@ impl LockSteps for Quorum {
         refused(NoList)
     }
 
-    fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
-        Box::pin(inspect::force_unlock(self.state.clone(), id))
+    fn force_unlock(&self, step: ForceUnlock) -> Reply<Vec<String>> {
+        Box::pin(inspect::force_unlock(self.state.clone(), step))
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {

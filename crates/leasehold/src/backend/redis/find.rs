@@ -57,7 +57,9 @@ fn page(reply: &Value) -> Option<FoundPage> {
     let Value::Array(values) = reply else {
         return None;
     };
-    let (cursor, locks) = values.split_first()?;
+    let [cursor, keys, locks @ ..] = values.as_slice() else {
+        return None;
+    };
     let locks = locks.chunks_exact(2).map(|lock| {
         let [kind, name] = lock else { return None };
         let kind = text(kind)?;
@@ -67,5 +69,6 @@ fn page(reply: &Value) -> Option<FoundPage> {
     Some(FoundPage {
         cursor: Cursor::of(text(cursor)?.parse().ok()?),
         locks: locks.collect::<Option<_>>()?,
+        keys: text(keys)?.parse().ok(),
     })
 }

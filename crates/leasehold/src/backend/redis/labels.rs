@@ -3,14 +3,14 @@
 //!
 //! A label stands under the beginning of the client's uuid, which is all that the id of a permit tells of it.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
-use futures_util::future::{OptionFuture, join3};
+use futures_util::future::{OptionFuture, join, join3};
 use redis::Value;
 
 use super::{commands::Commands, script::text};
 use crate::{
-    backend::{Failure, Inspection, KnownClient},
+    backend::{ConnectedClients, Failure, Inspection, KnownClient},
     name::{OURS, label_key},
 };
 
@@ -46,6 +46,12 @@ impl ClientLabel {
 
     pub(super) fn connection_name(&self) -> &str {
         &self.connection_name
+    }
+
+    /// Whether a connection of this client is among them.
+    fn is_in(&self, connections: &HashMap<&str, SeenConnection>) -> bool {
+        let own = unprefixed(&self.connection_name).and_then(|name| name.split(':').next());
+        own.is_some_and(|own| connections.contains_key(own))
     }
 }
 
@@ -156,18 +162,45 @@ pub(super) struct ClientAnswers {
     pub(super) lists_all: bool,
 }
 
+/// The clients that are connected, as far as the server tells.
+pub(super) async fn clients(
+    commands: &Commands,
+    ours: &ClientLabel,
+) -> Result<ConnectedClients, Failure> {
+    let mut info = redis::cmd("INFO");
+    info.arg("replication");
+    let (list, info) = join(list_of(commands), commands.command(&info)).await;
+    let info = match info {
+        Err(failure) if !failure.is_final() => return Err(failure),
+        info => info.ok().as_ref().and_then(text).unwrap_or_default(),
+    };
+    let connections = connections(&list);
+    Ok(ConnectedClients {
+        // As in `ClientAnswers`.
+        all: info.contains("role:master") && ours.is_in(&connections),
+        idle: connections
+            .into_iter()
+            .map(|(uuid, seen)| (uuid.to_owned(), seen.idle))
+            .collect(),
+    })
+}
+
 impl ClientAnswers {
     /// Adds them to what was found.
     pub(super) fn tell(&self, ours: &ClientLabel, found: &mut [&mut Inspection]) {
         let lists = self.lists.iter().map(|list| connections(list));
         let lists: Vec<_> = lists.collect();
-        let own = unprefixed(&ours.connection_name).and_then(|name| name.split(':').next());
-        let has_own = |list: &HashMap<&str, &str>| own.is_some_and(|own| list.contains_key(own));
-        let clients = KnownClients {
+        let mut clients = KnownClients {
             labels: &self.labels,
-            lists_all: self.lists_all && !lists.is_empty() && lists.iter().all(has_own),
-            connections: lists.into_iter().flatten().collect(),
+            lists_all: self.lists_all
+                && !lists.is_empty()
+                && lists.iter().all(|list| ours.is_in(list)),
+            connections: HashMap::new(),
         };
+        for (uuid, seen) in lists.into_iter().flatten() {
+            let known = clients.connections.entry(uuid).or_insert(seen);
+            known.idle = known.idle.min(seen.idle);
+        }
         for found in found {
             for held in &mut found.owners {
                 held.client = clients.known(&held.owner);
@@ -181,8 +214,8 @@ impl ClientAnswers {
 
 struct KnownClients<'a> {
     labels: &'a HashMap<String, String>,
-    /// By uuid: the label in the name of a connection.
-    connections: HashMap<&'a str, &'a str>,
+    /// By uuid.
+    connections: HashMap<&'a str, SeenConnection<'a>>,
     /// A client whose connections have names is among them, or has none.
     lists_all: bool,
 }
@@ -211,9 +244,10 @@ impl KnownClients<'_> {
             uuid: uuid.map(str::to_owned),
             label: written
                 .map(|(_, label)| label)
-                .or(connection.copied())
+                .or(connection.map(|seen| seen.label))
                 .map(str::to_owned),
             connected: (connection.is_some() || is_missed).then_some(connection.is_some()),
+            idle: connection.map(|seen| seen.idle),
         }
     }
 }
@@ -230,14 +264,32 @@ fn begin_of_client(owner: &str) -> Option<String> {
     }
 }
 
-/// The labels of clients by their uuids, from the answer to `CLIENT LIST`.
-fn connections(list: &str) -> HashMap<&str, &str> {
-    let names = list
-        .split([' ', '\n'])
-        .filter_map(|field| field.strip_prefix("name="));
-    names
-        .filter_map(|name| unprefixed(name)?.split_once(':'))
-        .collect()
+/// The connections of a client, as a server lists them.
+#[derive(Clone, Copy)]
+struct SeenConnection<'a> {
+    /// In the name of the connection.
+    label: &'a str,
+    /// Nothing has come on any of them for so long.
+    idle: Duration,
+}
+
+/// The clients by their uuids, from the answer to `CLIENT LIST`.
+fn connections(list: &str) -> HashMap<&str, SeenConnection<'_>> {
+    let mut clients = HashMap::new();
+    for line in list.lines() {
+        let field = |name| line.split(' ').find_map(|field| field.strip_prefix(name));
+        let Some((uuid, label)) = field("name=").and_then(|name| unprefixed(name)?.split_once(':'))
+        else {
+            continue;
+        };
+        let idle = field("idle=").and_then(|idle| idle.parse().ok());
+        let idle = Duration::from_secs(idle.unwrap_or_default());
+        let known = clients
+            .entry(uuid)
+            .or_insert(SeenConnection { label, idle });
+        known.idle = known.idle.min(idle);
+    }
+    clients
 }
 
 #[cfg(test)]
@@ -258,10 +310,13 @@ mod tests {
     }
 
     #[test]
-    fn the_label_is_found_in_the_client_list() {
-        let list = "id=3 addr=1.2.3.4:5 name=other db=0\nid=4 addr=1.2.3.4:6 name=leasehold:ab-1:host:42 db=0\n";
+    fn the_label_is_found_in_the_client_list_and_the_last_word_of_a_client() {
+        let list = "id=3 addr=1.2.3.4:5 name=other db=0 age=9 idle=1\n\
+                    id=4 addr=1.2.3.4:6 name=leasehold:ab-1:host:42 age=9 idle=7 db=0\n\
+                    id=5 addr=1.2.3.4:7 name=leasehold:ab-1:host:42 age=9 idle=3 db=0\n";
         let found = connections(list);
-        assert_eq!(found.get("ab-1"), Some(&"host:42"));
+        assert_eq!(found["ab-1"].label, "host:42");
+        assert_eq!(found["ab-1"].idle, Duration::from_secs(3));
         assert_eq!(found.len(), 1);
     }
 

@@ -12,7 +12,7 @@ use super::{
     sharding::Chosen,
 };
 use crate::{
-    backend::{Failure, Inspection, Renew, Reply, ServerFacts},
+    backend::{ConnectedClients, Failure, Inspection, Renew, Reply, ServerFacts},
     config::{Config, millis},
     error::Cause,
 };
@@ -204,6 +204,14 @@ impl ScriptRunner {
             return Box::pin(std::future::ready(Ok(Vec::new())));
         };
         Box::pin(async move { labels::ask_for_labels(&commands, &begins).await })
+    }
+
+    /// The clients that are connected to the server.
+    pub(super) async fn clients(&self) -> Result<ConnectedClients, Failure> {
+        match self.commands() {
+            Some(commands) => labels::clients(commands, &self.label).await,
+            None => Ok(ConnectedClients::default()),
+        }
     }
 
     /// Its connections; empty: it does not tell.

@@ -4,7 +4,7 @@ use futures_util::future::BoxFuture;
 
 use super::Redis;
 use crate::{
-    backend::{Reply, ServerFacts, ServerLink, report::ServerReport},
+    backend::{ConnectedClients, Reply, ServerFacts, ServerLink, report::ServerReport},
     error::Cause,
     outage::Outage,
 };
@@ -48,6 +48,11 @@ impl ServerLink for Redis {
 
     fn reports(&self) -> Vec<BoxFuture<'static, ServerReport>> {
         vec![self.report()]
+    }
+
+    fn connections(&self) -> Reply<ConnectedClients> {
+        let runner = self.steps.runner.clone();
+        Box::pin(async move { runner.clients().await })
     }
 
     fn show(&self, lasts_ms: u64) -> Reply<()> {

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     backend::{
         Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure, FencedSteps,
-        Inspection, Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release,
+        ForceUnlock, Inspection, Keep, KeptEntries, LockSteps, NumberSteps, Once, Permits, Release,
         ReleaseReply, Renew, Renewal, Reply,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
@@ -162,11 +162,11 @@ impl<R: Router> LockSteps for R {
         self.inspect_each(ids)
     }
 
-    fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
-        let name = id.name.clone();
+    fn force_unlock(&self, step: ForceUnlock) -> Reply<Vec<String>> {
+        let name = step.id.name.clone();
         patient(self, &name, AskRule::Never, move |at| {
-            about!(at, ForceUnlock, id, 0, "");
-            wire(id.kind).force_unlock(&at.runner, id.clone())
+            about!(at, ForceUnlock, step.id, 0, "");
+            wire(step.id.kind).force_unlock(&at.runner, &step)
         })
     }
 

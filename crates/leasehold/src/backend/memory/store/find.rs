@@ -12,6 +12,7 @@ impl Store {
                 && !self.held.contains_key(id)
                 && !self.subscribers(id).is_empty()
         });
+        let keys = self.held.len() + self.permits.len();
         let locks = held.chain(numbers);
         let locks = locks.filter(|id| matches(step.pattern.as_bytes(), id.name.wire().as_bytes()));
         FoundPage {
@@ -19,6 +20,7 @@ impl Store {
             locks: locks
                 .map(|id| (id.kind, id.name.wire().to_owned()))
                 .collect(),
+            keys: u64::try_from(keys).ok(),
         }
     }
 }

@@ -6,7 +6,11 @@ use futures_util::future::{BoxFuture, join_all};
 
 use super::{Cluster, slots::slot};
 use crate::{
-    backend::{Failure, Reply, ServerLink, redis::router::Route, report::ServerReport},
+    backend::{
+        ConnectedClients, Failure, Reply, ServerLink,
+        redis::{router::Route, script_runner::ScriptRunner},
+        report::ServerReport,
+    },
     durability::Durability,
     error::Cause,
     name::LockId,
@@ -41,6 +45,31 @@ impl ServerLink for Cluster {
             primaries.push(nodes.any()); // no node has told yet which there are
         }
         primaries.iter().map(|node| node.redis.report()).collect()
+    }
+
+    fn connections(&self) -> Reply<ConnectedClients> {
+        let primaries = self.shared.nodes.primaries();
+        let runners: Vec<_> = primaries
+            .iter()
+            .map(|node| node.redis.steps.runner.clone())
+            .collect();
+        Box::pin(async move {
+            let lists = join_all(runners.iter().map(ScriptRunner::clients)).await;
+            let mut all = ConnectedClients {
+                all: !lists.is_empty(),
+                ..ConnectedClients::default()
+            };
+            for list in lists {
+                // A node that does not answer hides only who is at no other.
+                let list = list.unwrap_or_default();
+                all.all &= list.all;
+                for (client, idle) in list.idle {
+                    let known = all.idle.entry(client).or_insert(idle);
+                    *known = idle.min(*known);
+                }
+            }
+            Ok(all)
+        })
     }
 
     fn has_reached(&self) -> bool {

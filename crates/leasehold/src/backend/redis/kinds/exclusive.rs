@@ -6,13 +6,13 @@ use std::{fmt, time::Duration};
 use redis::Value;
 
 use super::{
-    OwnerField, Wire, acquired, counted, extended, int, left_of, millis, queue, released, renewals,
-    size_hint, texts,
+    OwnerField, Wire, acquired, counted, extended, from_seen, int, left_of, millis, queue,
+    released, renewals, seen_args, size_hint, texts,
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, InARow, Inspection, KnownClient, Owned,
-        Release, ReleaseReply, Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Extend, ForceUnlock, Grant, InARow, Inspection,
+        KnownClient, Owned, Release, ReleaseReply, Renew, Renewal, Reply,
         fenced::Tokens,
         redis::{
             script::{Call, Lazy, Script, text},
@@ -297,12 +297,17 @@ impl Wire for ExclusiveWire {
         runner.inspect(call, inspection)
     }
 
-    fn force_unlock(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(
+        &'static self,
+        runner: &ScriptRunner,
+        step: &ForceUnlock,
+    ) -> Reply<Vec<String>> {
+        let (id, args) = (&step.id, 2 + seen_args(step));
         let call = self
-            .call(runner.in_cluster, &self.force_unlock, &id, 2)
-            .text(Channel(&id))
+            .call(runner.in_cluster, &self.force_unlock, id, args)
+            .text(Channel(id))
             .arg(runner.token_ms);
-        runner.call(call, texts)
+        runner.call(from_seen(call, step), texts)
     }
 }
 

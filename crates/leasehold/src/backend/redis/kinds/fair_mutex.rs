@@ -7,12 +7,12 @@ use redis::Value;
 use super::{
     OwnerField, Wire, acquired,
     exclusive::{MUTEX, channel, inspection},
-    int, millis, released, size_hint, texts,
+    from_seen, int, millis, released, seen_args, size_hint, texts,
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Keep, KeptEntries, Release,
-        ReleaseReply, Renew, Reply,
+        Acquire, Acquired, Count, Counted, Extend, ForceUnlock, Grant, Inspection, Keep,
+        KeptEntries, Release, ReleaseReply, Renew, Reply,
         redis::{
             script::{Call, Lazy, Script},
             script_runner::ScriptRunner,
@@ -139,9 +139,13 @@ impl Wire for FairMutexWire {
         runner.inspect(call, inspection)
     }
 
-    fn force_unlock(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Vec<String>> {
-        let call = line(&FORCE_UNLOCK, runner, &id, 0);
-        runner.call(call, texts)
+    fn force_unlock(
+        &'static self,
+        runner: &ScriptRunner,
+        step: &ForceUnlock,
+    ) -> Reply<Vec<String>> {
+        let call = line(&FORCE_UNLOCK, runner, &step.id, seen_args(step));
+        runner.call(from_seen(call, step), texts)
     }
 }
 

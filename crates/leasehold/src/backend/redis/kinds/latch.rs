@@ -7,8 +7,8 @@ use redis::Value;
 use super::{Wire, int, pair, size_hint};
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Once, Permits,
-        Release, ReleaseReply, Renew, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Failure, ForceUnlock, Grant, Inspection, Once,
+        Permits, Release, ReleaseReply, Renew, Reply,
         redis::{
             script::{Call, Lazy},
             script_runner::ScriptRunner,
@@ -104,7 +104,11 @@ impl Wire for LatchWire {
     }
 
     /// It has no holders; its end is [`Permits::Delete`].
-    fn force_unlock(&'static self, _runner: &ScriptRunner, _id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(
+        &'static self,
+        _runner: &ScriptRunner,
+        _step: &ForceUnlock,
+    ) -> Reply<Vec<String>> {
         not_held()
     }
 

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, InARow, Inspection, KnownClient, Once,
-        Owned, Permits, Release, ReleaseReply, Renew, Reply,
+        Acquire, Acquired, Count, Counted, Extend, ForceUnlock, Grant, InARow, Inspection,
+        KnownClient, Once, Owned, Permits, Release, ReleaseReply, Renew, Reply,
         redis::{
             script::{Call, Lazy, Script},
             script_runner::ScriptRunner,
@@ -183,10 +183,17 @@ impl Wire for LeasedSemaphoreWire {
         runner.inspect(call, inspection)
     }
 
-    fn force_unlock(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Vec<String>> {
-        let call = call(&FORCE_UNLOCK, &id.name, 2, 2)
-            .text(channel(&id.name))
-            .text(id.name.marker());
+    fn force_unlock(
+        &'static self,
+        runner: &ScriptRunner,
+        step: &ForceUnlock,
+    ) -> Reply<Vec<String>> {
+        // All permits are taken at once, from whoever has them.
+        debug_assert!(step.seen.is_empty(), "refused by `force_unlock_if`");
+        let name = &step.id.name;
+        let call = call(&FORCE_UNLOCK, name, 2, 2)
+            .text(channel(name))
+            .text(name.marker());
         runner.call(call, |reply| {
             let Value::Array(out) = reply else {
                 return None;

@@ -51,9 +51,9 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Keep, KeptEntries,
-        KnownClient, Once, Permits, QueuedOwner, Release, ReleaseReply, Renew, Renewal, Reply,
-        fenced::Tokens,
+        Acquire, Acquired, Count, Counted, Downgrade, Extend, ForceUnlock, Grant, Inspection, Keep,
+        KeptEntries, KnownClient, Once, Permits, QueuedOwner, Release, ReleaseReply, Renew,
+        Renewal, Reply, fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::{LockId, Name},
@@ -130,7 +130,8 @@ pub(super) trait Wire: Sync {
 
     fn inspect(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Inspection>;
 
-    fn force_unlock(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Vec<String>>;
+    fn force_unlock(&'static self, runner: &ScriptRunner, step: &ForceUnlock)
+    -> Reply<Vec<String>>;
 
     /// Of a kind whose waiting tasks have an entry each. Any other has none to keep, and is never asked.
     fn keep(&self, _runner: &ScriptRunner, _step: Keep) -> Reply<KeptEntries> {
@@ -324,6 +325,21 @@ fn counted(reply: &Value) -> Option<Counted> {
         2 => Some(Counted::OthersWait),
         _ => None,
     }
+}
+
+/// How many arguments [`from_seen`] adds.
+fn seen_args(step: &ForceUnlock) -> usize {
+    2 * step.seen.len()
+}
+
+/// Adds the holders that were seen, each with what may be left of its lease: -1 without an end (`forced.lua` reads them).
+fn from_seen(call: Call, step: &ForceUnlock) -> Call {
+    step.seen.iter().fold(call, |call, seen| {
+        let left = seen.left.map_or(-1, |left| {
+            i64::try_from(left.as_millis()).unwrap_or(i64::MAX)
+        });
+        call.arg(seen.owner.as_str()).arg(left)
+    })
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use std::{fmt, time::Duration};
 use redis::Value;
 
 use super::{
-    OrEmpty, OwnerField, Wire, acquired, counted, extended, int, millis, queue, released,
-    size_hint, texts,
+    OrEmpty, OwnerField, Wire, acquired, counted, extended, from_seen, int, millis, queue,
+    released, seen_args, size_hint, texts,
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, KnownClient,
-        Owned, Release, ReleaseReply, Renew, Reply,
+        Acquire, Acquired, Count, Counted, Downgrade, Extend, ForceUnlock, Grant, Inspection,
+        KnownClient, Owned, Release, ReleaseReply, Renew, Reply,
         fenced::Tokens,
         redis::{
             script::{Call, Lazy, text},
@@ -279,15 +279,25 @@ impl Wire for RwLockWire {
         runner.inspect(call, inspection)
     }
 
-    fn force_unlock(&'static self, runner: &ScriptRunner, id: LockId) -> Reply<Vec<String>> {
-        let call = Call::new(&FORCE_UNLOCK, 4, 2, size_hint(&id.name, 6))
-            .arg(id.name.wire())
-            .text(timeouts(&id.name))
-            .text(id.queue_key())
-            .text(id.gone_prefix())
-            .text(channel(&id.name))
-            .text(id.grant_channel(""));
-        runner.call(call, texts)
+    fn force_unlock(
+        &'static self,
+        runner: &ScriptRunner,
+        step: &ForceUnlock,
+    ) -> Reply<Vec<String>> {
+        let id = &step.id;
+        let call = Call::new(
+            &FORCE_UNLOCK,
+            4,
+            2 + seen_args(step),
+            size_hint(&id.name, 6),
+        )
+        .arg(id.name.wire())
+        .text(timeouts(&id.name))
+        .text(id.queue_key())
+        .text(id.gone_prefix())
+        .text(channel(&id.name))
+        .text(id.grant_channel(""));
+        runner.call(from_seen(call, step), texts)
     }
 }
 

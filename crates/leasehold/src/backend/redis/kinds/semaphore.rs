@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, InARow, Inspection, Once,
-        Permits, Release, ReleaseReply, Renew, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Failure, ForceUnlock, Grant, InARow, Inspection,
+        Once, Permits, Release, ReleaseReply, Renew, Reply,
         redis::{
             script::{Call, Lazy, Script},
             script_runner::ScriptRunner,
@@ -115,7 +115,11 @@ impl Wire for SemaphoreWire {
         runner.inspect(call, inspection)
     }
 
-    fn force_unlock(&'static self, _runner: &ScriptRunner, _id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(
+        &'static self,
+        _runner: &ScriptRunner,
+        _step: &ForceUnlock,
+    ) -> Reply<Vec<String>> {
         let failure = Failure::Rejected(Arc::new(NoHolders));
         Box::pin(std::future::ready(Err(failure)))
     }

@@ -4,7 +4,8 @@
 -- ARGV[2] pattern  bytes    which keys, as SCAN reads it
 -- ARGV[3] count    integer  look at about so many keys
 --
--- Returns {cursor, kind, name, kind, name, ...}; cursor "0": this was the last page. What is a lock stands in docs/keys.md. Keys that this
+-- Returns {cursor, keys, kind, name, kind, name, ...}; cursor "0": this was the last page; keys: with the first page how many the server has,
+--         else empty, and where it does not tell. What is a lock stands in docs/keys.md. Keys that this
 --         user may not read are passed over
 -- Retry   safe: it only reads.
 local call, pcall, find = redis.call, redis.pcall, string.find
@@ -82,7 +83,8 @@ local page = pcall('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
 if is_error(page) then
   return page
 end
-found[1] = page[1]
+local keys = ARGV[1] == '0' and pcall('DBSIZE')
+found[1], found[2] = page[1], type(keys) == 'number' and tostring(keys) or ''
 local numbers = {}
 for _, name in ipairs(page[2]) do
   if not is_beside(name) then

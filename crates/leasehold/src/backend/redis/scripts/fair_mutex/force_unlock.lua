@@ -8,8 +8,9 @@
 -- ARGV[1] channel    bytes   where Redisson's waiters listen, each behind ":" and its owner
 -- ARGV[2] grants     bytes   prefix of the channels on which our clients hear that the name is theirs
 -- ARGV[3] dead_ms    integer a waiter that is not heard for so long is dead
+-- ARGV[4] seen       bytes   only from this owner, if no more than ARGV[5] is left of its lease; and so on: forced.lua
 --
--- Returns The owners that held it; none: it was free
+-- Returns The owners that held it; none: it was free, or is not as it was seen
 -- Error   the name is as it was, or free without the next being told.
 -- Retry   not safe: the second copy may take the name from the next holder. It is sent once.
 local owners = pcall('HKEYS', KEYS[1])
@@ -20,6 +21,9 @@ for _, owner in ipairs(owners) do
   if owner == 'mode' then
     return refuse('fair_mutex')
   end
+end
+if not is_as_seen(4, owners, function() return call('PTTL', KEYS[1]) end) then
+  return {}
 end
 if #owners > 0 then
   pass_on(owners)

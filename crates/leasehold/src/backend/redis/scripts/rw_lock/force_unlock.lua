@@ -6,8 +6,9 @@
 -- KEYS[4] gone      string  a tombstone's key without the lease id it ends with
 -- ARGV[1] channel   bytes   where Redisson's waiters listen, and ours
 -- ARGV[2] grants    bytes   prefix of the channels on which our clients hear that the name is theirs
+-- ARGV[3] seen      bytes   only from this field, if no more than ARGV[4] is left of its lease; and so on: forced.lua
 --
--- Returns the fields that held it; none: it was free
+-- Returns the fields that held it; none: it was free, or is not as it was seen
 -- Error   the name is as it was: what may be refused (a command, a channel) comes before what deletes.
 -- Retry   not safe: the second copy may take the name from the next holder. It is sent once.
 local all, refused = look()
@@ -23,6 +24,9 @@ for i, holder in ipairs(all.live) do
 end
 if #fields == 0 then
   return fields
+end
+if not is_as_seen(3, fields, function(i) return all.live[i].left end) then
+  return {}
 end
 leaving, dead = all.live, all.dead
 tell_holders(ARGV[2], fields) -- they ask, so it does no harm if this is refused
