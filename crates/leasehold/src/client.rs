@@ -331,7 +331,7 @@ impl Client {
     /// ```
     ///
     /// # Source
-    /// Redisson has only `RLock#forceUnlock`, which takes the lock from whoever has it by then.
+    /// Redisson has only `RLock#forceUnlock`, which takes the lock from the holder of that moment.
     pub async fn force_unlock_if(&self, seen: &Status) -> Result<bool, Error> {
         if matches!(
             seen.kind,

@@ -30,6 +30,7 @@ use crate::{
 /// }
 /// assert_eq!(found.len(), 1);
 /// assert_eq!(found[0].name, "order:42");
+/// assert_eq!(find.keys(), Some(1)); // locks and data
 /// # drop(guard); Ok(()) }
 /// ```
 #[derive(Clone)]

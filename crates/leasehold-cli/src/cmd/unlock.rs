@@ -205,7 +205,7 @@ async fn until_surely_gone(
     }
 }
 
-/// Whether someone is there to be asked.
+/// Whether a user is there to be asked.
 fn may_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }

@@ -416,7 +416,7 @@ pub(crate) struct Count {
 #[derive(Clone, Debug)]
 pub(crate) struct ForceUnlock {
     pub(crate) id: LockId,
-    /// Only from these holders, all of them, and if none was renewed since; empty: from whoever holds it.
+    /// Only from these holders, all of them, and if none was renewed since; empty: from any holder.
     pub(crate) seen: Arc<[SeenHolder]>,
 }
 

@@ -212,9 +212,9 @@ async fn a_break_and_a_renewal_at_the_same_moment_never_both_succeed() {
                 tokio::time::sleep(pauses[1]).await;
                 breaks.force_unlock_if(&seen).await.unwrap()
             };
-            let (renewed, taken) = tokio::join!(renews, takes);
-            assert_ne!(renewed, taken, "{}: {pauses:?}", server.flavor());
-            kept += usize::from(renewed);
+            let (is_renewed, is_broken) = tokio::join!(renews, takes);
+            assert_ne!(is_renewed, is_broken, "{}: {pauses:?}", server.flavor());
+            kept += usize::from(is_renewed);
             drop(guard);
         }
         println!("{}: {kept} of {times} renewed in time", server.flavor());

@@ -53,7 +53,7 @@ pub(super) async fn acquire(
     let began = Instant::now();
     let mut builder = server.builder()?;
     if terms.is_fixed() {
-        // Whoever finds the hold when this process has ended is told that it is left on purpose.
+        // `status` tells by it, when this process has ended, that the hold is left on purpose.
         builder = builder.label(label() + life::KEEPS);
     }
     let client = tokio::select! {

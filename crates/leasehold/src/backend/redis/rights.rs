@@ -19,8 +19,8 @@ use crate::{backend::Failure, name::label_key};
 
 const ASK: &str = include_str!("scripts/rights.lua");
 
-/// Every command that a script calls, but `PUBLISH`, since rights to channels go by the name of a lock, and `PUBSUB`, which may be
-/// left out. In one argument: a server takes but ten of one that has not logged in.
+/// Every command that a script calls, but `PUBLISH`, since rights to channels go by the name of a lock, and `PUBSUB` and
+/// `DBSIZE`, which may be left out. In one argument: a server takes but ten of one that has not logged in.
 const COMMANDS: &str = "DEL EXISTS GET GETRANGE HDEL HEXISTS HGET HGETALL HKEYS HLEN HMGET HRANDFIELD HSET HSTRLEN INCRBY LINDEX \
     LINSERT LLEN LPOP LPUSH LRANGE LREM LSET PERSIST PEXPIRE PEXPIREAT PTTL RPUSH SCAN SET TIME TYPE \
     ZADD ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZSCORE";

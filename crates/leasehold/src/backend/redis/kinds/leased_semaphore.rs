@@ -188,7 +188,7 @@ impl Wire for LeasedSemaphoreWire {
         runner: &ScriptRunner,
         step: &ForceUnlock,
     ) -> Reply<Vec<String>> {
-        // All permits are taken at once, from whoever has them.
+        // All permits are taken at once, from all who have them.
         debug_assert!(step.seen.is_empty(), "refused by `force_unlock_if`");
         let name = &step.id.name;
         let call = call(&FORCE_UNLOCK, name, 2, 2)

@@ -5,7 +5,7 @@
 -- KEYS[3] token     string  the last token that was given or reserved; it stays; of a fenced mutex only
 -- ARGV[1] channel   bytes   where Redisson's waiters listen, and ours
 -- ARGV[2] token_ms  integer how long the token outlives its last use; 0: for ever; of a fenced mutex only
--- ARGV[3] seen      bytes   only from this owner, if no more than ARGV[4] is left of its lease; and so on: forced.lua
+-- and behind these   the holders that were seen, if it is to be taken only from them: forced.lua
 --
 -- Returns the owners that held it; none: it was free, or is not as it was seen
 -- Error   the name is as it was, or free without a client being told.

@@ -8,7 +8,7 @@
 -- ARGV[1] channel    bytes   where Redisson's waiters listen, each behind ":" and its owner
 -- ARGV[2] grants     bytes   prefix of the channels on which our clients hear that the name is theirs
 -- ARGV[3] dead_ms    integer a waiter that is not heard for so long is dead
--- ARGV[4] seen       bytes   only from this owner, if no more than ARGV[5] is left of its lease; and so on: forced.lua
+-- and behind these   the holders that were seen, if it is to be taken only from them: forced.lua
 --
 -- Returns The owners that held it; none: it was free, or is not as it was seen
 -- Error   the name is as it was, or free without the next being told.

@@ -6,7 +6,7 @@
 -- KEYS[4] gone      string  a tombstone's key without the lease id it ends with
 -- ARGV[1] channel   bytes   where Redisson's waiters listen, and ours
 -- ARGV[2] grants    bytes   prefix of the channels on which our clients hear that the name is theirs
--- ARGV[3] seen      bytes   only from this field, if no more than ARGV[4] is left of its lease; and so on: forced.lua
+-- and behind these   the holders that were seen, if it is to be taken only from them: forced.lua
 --
 -- Returns the fields that held it; none: it was free, or is not as it was seen
 -- Error   the name is as it was: what may be refused (a command, a channel) comes before what deletes.
