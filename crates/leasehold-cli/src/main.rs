@@ -65,7 +65,7 @@ fn run(args: &Args) -> Result<Exit, Failure> {
     if !matches!(args.command, Command::Run(_)) {
         trace::start(verbose, anstream::stderr);
     }
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         match &args.command {
             Command::Demo(args) => cmd::demo::run(args).await,
             Command::Run(args) => cmd::run::run(args, verbose).await,
@@ -76,7 +76,10 @@ fn run(args: &Args) -> Result<Exit, Failure> {
             Command::Completions(args) => cmd::pages::completions(args),
             Command::Man(args) => cmd::pages::man(args),
         }
-    })
+    });
+    // The look-up of a name that no name server answers may go on for half a minute; a user who has ended the command waits for none.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Fails where the files that `run` may have open at once cannot be opened (`ulimit -n`). Where it cannot open those for signals,

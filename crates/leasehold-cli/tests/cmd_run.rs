@@ -290,6 +290,51 @@ fn skip_if_held_does_not_run_the_command_and_is_content() {
 }
 
 #[test]
+fn the_worst_of_a_server_is_told_once_and_by_no_line_of_json() {
+    let limit = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let evicts = Server::start_with(Flavor::Redis, &limit);
+    let output = run(&evicts.url(), &[], "true").output().unwrap();
+    let told = stderr(&output);
+    assert_eq!(
+        (code(output.status), told.lines().count()),
+        (0, 1),
+        "{told}"
+    );
+    assert!(
+        told.starts_with("leasehold: the server deletes keys") && told.contains("allkeys-lru"),
+        "{told}"
+    );
+    let json = run(&evicts.url(), &["--json"], "true").output().unwrap();
+    let json = stderr(&json);
+    assert!(json.lines().count() == 1 && json.starts_with('{'), "{json}");
+
+    let (deaf, notes) = (server(), Notes::new());
+    deaf.cli(&[
+        "ACL",
+        "SETUSER",
+        "deaf",
+        "on",
+        ">secret",
+        "~*",
+        "&*",
+        "+@all",
+        "-subscribe",
+    ]);
+    let mut holder = Process::start(&mut run(&deaf.url(), &[], &stay(&notes)));
+    notes.wait("pid");
+    let url = deaf.url().replace("redis://", "redis://deaf:secret@");
+    let output = run(&url, &["--wait", "3s"], "true").output().unwrap();
+    let told = stderr(&output);
+    assert_eq!(
+        told.matches("cannot hear when the name is free").count(),
+        1,
+        "{told}"
+    );
+    notes.write("go", "");
+    holder.code();
+}
+
+#[test]
 fn a_waiting_run_that_is_told_to_end_ends_and_leaves_nothing_behind() {
     let (server, notes) = (server(), Notes::new());
     let mut holder = Process::start(&mut run(&server.url(), &[], &stay(&notes)));

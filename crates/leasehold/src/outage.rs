@@ -17,6 +17,9 @@ use crate::{
     user_callback,
 };
 
+/// The target of warnings that the command shows without `-v`: the server cannot be trusted with locks, or wakes no waiter.
+pub(crate) const DANGER: &str = "leasehold::danger";
+
 /// If they come and go, the log tells one in this time.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 

@@ -59,7 +59,12 @@ pub(crate) async fn run(args: &Run, verbose: u8) -> Result<Exit, Failure> {
     // From here on nothing else writes to standard error: a write may wait for its reader.
     let remarks = Remarks::new(args.json)
         .map_err(|error| Failure::internal("start a thread for remarks", &error))?;
-    trace::start(verbose, remarks.writer());
+    if verbose > 0 {
+        trace::start(verbose, remarks.writer());
+    } else if !args.json {
+        // By --json each line is a document.
+        trace::start_quietly(remarks.writer());
+    }
 
     let asked = Instant::now();
     let acquired = acquire::acquire(args, &server, permits, &terms, &mut signals, &remarks).await;

@@ -44,7 +44,7 @@ use crate::{
     clock::{Clock, Tick},
     config::Config,
     error::Cause,
-    outage::Outage,
+    outage::{DANGER, Outage},
     user_callback,
 };
 
@@ -1167,7 +1167,7 @@ impl Dialler {
         // A subscriber of `tracing` is the user's code, and is not called under the lock.
         if !is_known && let Outlook::Bad(danger) = outlook {
             user_callback::catch_panic(
-                || tracing::warn!(target: "leasehold", server = %self.discovery, "{danger}"),
+                || tracing::warn!(target: DANGER, server = %self.discovery, "{danger}"),
             );
         }
     }

@@ -19,6 +19,7 @@ use crate::{
     engine::queue::{Phase, Queue, QueueState, Start},
     kind::Access,
     name::Name,
+    outage::DANGER,
     user_callback,
 };
 
@@ -713,7 +714,7 @@ impl Queue {
         // Not under the queue's lock: a subscriber may wait for a thread that waits for that.
         queues.spawn(async move {
             user_callback::catch_panic(|| {
-                tracing::warn!(target: "leasehold", %name, %cause, "cannot hear when the name is free, and polls");
+                tracing::warn!(target: DANGER, %name, %cause, "cannot hear when the name is free, and polls");
             });
         });
     }
