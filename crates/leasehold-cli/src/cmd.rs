@@ -2,6 +2,7 @@
 
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod drill;
 pub(crate) mod ls;
 pub(crate) mod pages;
 pub(crate) mod run;

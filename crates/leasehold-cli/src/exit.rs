@@ -13,6 +13,7 @@ Exit status:
   1    status --quiet: NAME is free
        demo: the check at the end failed
        doctor: a danger was found, or, with --strict, a warning
+       drill: a row failed
   64   usage: invalid input; nothing was sent
   69   the server cannot be reached or does not answer
   70   something failed on this side

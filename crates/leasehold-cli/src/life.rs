@@ -10,18 +10,15 @@ use crate::output::human;
 /// The end of the label of a client of `run --at-least`, which ends before its hold on purpose.
 pub(crate) const KEEPS: &str = "(at-least)";
 
-/// A client that holds sends something within ten seconds; a slow one a little later.
-const SILENT: Duration = Duration::from_secs(12);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// Its client is connected.
     Alive,
     /// Its client is connected, and has sent nothing for so long: its process stands still, or its network.
-    Silent { idle: Duration, late: Duration },
+    Silent(Duration),
     /// Its client is not connected.
     Gone,
-    /// Its client has ended, and left the hold until its time is over.
+    /// Its client was one of `run --at-least`, which leaves the hold until its time is over (or was killed before).
     Kept,
     /// The server does not tell: of Redisson, of another library, to a user who may not ask.
     Unknown,
@@ -33,17 +30,11 @@ impl Life {
             .label
             .as_deref()
             .is_some_and(|label| label.ends_with(KEEPS));
-        let (idle, late) = (holder.idle.unwrap_or_default(), holder.late());
         match holder.connected {
             None => Life::Unknown,
             Some(false) if keeps => Life::Kept,
             Some(false) => Life::Gone,
-            // A renewal that is a little late may be under way. The lease is as long as both together, or longer.
-            Some(true)
-                if idle >= SILENT || late > (idle + holder.remaining.unwrap_or_default()) / 10 =>
-            {
-                Life::Silent { idle, late }
-            }
+            Some(true) if holder.is_silent() => Life::Silent(holder.idle.unwrap_or_default()),
             Some(true) => Life::Alive,
         }
     }
@@ -52,7 +43,7 @@ impl Life {
     pub(crate) fn word(self) -> Option<&'static str> {
         match self {
             Life::Alive => Some("alive"),
-            Life::Silent { .. } => Some("silent"),
+            Life::Silent(_) => Some("silent"),
             Life::Gone => Some("gone"),
             Life::Kept => Some("kept"),
             Life::Unknown => None,
@@ -63,7 +54,7 @@ impl Life {
     pub(crate) fn mark(self) -> Option<(&'static str, AnsiColor)> {
         match self {
             Life::Gone => Some(("✗", AnsiColor::Red)),
-            Life::Silent { .. } => Some(("?", AnsiColor::Yellow)),
+            Life::Silent(_) => Some(("?", AnsiColor::Yellow)),
             Life::Alive | Life::Kept | Life::Unknown => None,
         }
     }
@@ -82,36 +73,39 @@ impl Life {
                     "alive: its client is connected, and renews it as a rule; else free in {left}"
                 )
             }
-            Life::Silent { idle, late } if late.is_zero() => format!(
+            Life::Silent(idle) => format!(
                 "silent: its client is connected, and has sent nothing for {}; free in {left} unless it is renewed",
                 human(idle)
-            ),
-            Life::Silent { idle, late } => format!(
-                "silent: its client has sent nothing for {}, so its renewal is {} late; free in {left} unless it is renewed",
-                human(idle),
-                human(late)
             ),
             Life::Gone => {
                 format!("gone: its client is not connected; free in {left} unless it comes back")
             }
             Life::Kept => {
-                format!("kept: `run --at-least` has ended, and leaves it taken; free in {left}")
+                format!(
+                    "kept: `run --at-least` has ended, or was killed, and leaves it taken; free in {left}"
+                )
             }
             Life::Unknown => format!("ends in {left} unless it is renewed"),
         }
     }
 }
 
-/// Of a lock with several holders, the life that needs looking after most.
-pub(crate) fn of_lock(status: &Status) -> Life {
-    let mut all: Vec<Life> = status.holders.iter().map(Life::of).collect();
-    let urgent = |life: &Life| match life {
+/// Of several holders the one that needs looking after most; else the first.
+pub(crate) fn worst(status: &Status) -> Option<(&Holder, Life)> {
+    let all = status
+        .holders
+        .iter()
+        .map(|holder| (holder, Life::of(holder)));
+    all.min_by_key(|(_, life)| match life {
         Life::Gone => 0,
-        Life::Silent { .. } => 1,
+        Life::Silent(_) => 1,
         _ => 2,
-    };
-    all.sort_by_key(urgent);
-    all.first().copied().unwrap_or(Life::Unknown)
+    })
+}
+
+/// Of a lock.
+pub(crate) fn of_lock(status: &Status) -> Life {
+    worst(status).map_or(Life::Unknown, |(_, life)| life)
 }
 
 #[cfg(test)]
@@ -119,26 +113,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_holder_is_silent_when_its_renewal_is_late_by_a_tenth_of_its_lease() {
+    async fn a_holder_is_told_by_its_connection_and_its_label() {
         let client = leasehold::Client::connect("memory:").await.unwrap();
         let _guard = client.mutex("name").lock().await.unwrap();
-        let mut holder = client.status("name").await.unwrap().holders.remove(0);
+        let status = async || client.status("name").await.unwrap();
+        while status().await.holders[0].label.is_none() {
+            tokio::task::yield_now().await;
+        }
+        let mut holder = status().await.holders.remove(0);
+        assert_eq!(Life::of(&holder), Life::Alive);
         let seconds = Duration::from_secs;
-        for (lease, since, silent) in [
-            (30, 0, false),
-            (30, 10, false), // due now
-            (30, 11, false),
-            (30, 13, true),
-            (30, 29, true),
-            (3, 1, false),
-            (3, 2, true),
-            (600, 11, false),
-            (600, 12, true), // it sends something within ten seconds, whatever its lease is
-        ] {
-            (holder.connected, holder.idle) = (Some(true), Some(seconds(since)));
-            holder.remaining = Some(seconds(lease - since));
-            let is_silent = matches!(Life::of(&holder), Life::Silent { .. });
-            assert_eq!(is_silent, silent, "{since} s of {lease}");
+        for (idle, life) in [(11, Life::Alive), (12, Life::Silent(seconds(12)))] {
+            holder.idle = Some(seconds(idle));
+            assert_eq!(Life::of(&holder), life);
         }
         holder.connected = Some(false);
         assert_eq!(Life::of(&holder), Life::Gone);

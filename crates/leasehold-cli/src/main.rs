@@ -35,6 +35,7 @@ fn main() -> ExitCode {
             return guardian::foreground::main(words);
         }
         Some(word) if word == cmd::demo::HOST_WORD => return cmd::demo::host_main(),
+        Some(word) if word == cmd::drill::WORD => return cmd::drill::child_main(),
         _ => {}
     }
     let args = match Args::try_parse() {
@@ -72,6 +73,7 @@ fn run(args: &Args) -> Result<Exit, Failure> {
             Command::Status(args) => cmd::status::run(args).await,
             Command::Ls(args) => cmd::ls::run(args).await,
             Command::Doctor(args) => cmd::doctor::run(args).await,
+            Command::Drill(args) => cmd::drill::run(args).await,
             Command::Unlock(args) => cmd::unlock::run(args).await,
             Command::Completions(args) => cmd::pages::completions(args),
             Command::Man(args) => cmd::pages::man(args),

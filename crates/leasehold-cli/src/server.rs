@@ -160,6 +160,14 @@ impl Address {
         })
     }
 
+    /// The same server by another way.
+    pub(crate) fn at(&self, url: String) -> Address {
+        Address {
+            url,
+            ..self.clone()
+        }
+    }
+
     /// Whether the leases would live in the memory of this process.
     pub(crate) fn is_memory(&self) -> bool {
         (self.url.get(..7)).is_some_and(|scheme| scheme.eq_ignore_ascii_case("memory:"))

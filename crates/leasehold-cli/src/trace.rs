@@ -1,5 +1,5 @@
 //! `-v`: the events of the library and of this program, as lines on stderr. The library tells of a lock; this program adds what
-//! becomes of the command. `run` without it tells only that the server cannot be trusted with locks, or wakes nobody.
+//! becomes of the command. `run` without it tells only that the server cannot be trusted with locks, or wakes no waiter.
 
 use std::fmt::{Debug, Result};
 

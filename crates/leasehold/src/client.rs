@@ -300,7 +300,7 @@ impl Client {
     }
 
     /// Takes a lock away from the holders that a look at it showed, and passes it on: only if these still hold it, all of them, and none was
-    /// renewed since the look. `false`: it is not as it was seen, and nothing was changed; look again.
+    /// renewed since the look. `false`: it is not as it was seen, and was left as it is (of a majority a few votes may be gone, and are asked for again by its holder); look again.
     ///
     /// So what an operator has looked at, and found dead, is what is taken away: between the look and the break the lock may have changed
     /// hands, or its holder may have come back. A holder that the server cannot hear (a network that is cut) looks as a dead one does, and
@@ -350,21 +350,28 @@ impl Client {
         }
         let name = Name::under(&self.core.config.name_prefix, &seen.name)?;
         let since = self.core.clock.now().since(seen.looked.0);
-        let holders = seen.holders.iter().map(|holder| SeenHolder {
-            owner: holder.owner.clone(),
-            left: holder.remaining.map(|left| {
-                // Votes of a majority end apart. The clocks of both sides may differ a little; a renewal moves an end by a third of the lease.
-                let votes = seen.votes.iter().filter_map(|vote| vote.holder.as_ref());
-                let votes = votes.filter(|vote| vote.owner == holder.owner);
-                let most = votes
-                    .filter_map(|vote| vote.remaining)
-                    .fold(left, Duration::max);
-                most.saturating_sub(since) + since / 64 + Duration::from_millis(10)
-            }),
-        });
+        // The clocks of both sides may differ a little. A renewal moves an end by a third of the lease.
+        let slack = since / 64 + Duration::from_millis(10);
+        let mut holders = Vec::with_capacity(seen.holders.len());
+        for holder in &seen.holders {
+            // Votes of a majority end apart.
+            let votes = seen.votes.iter().filter_map(|vote| vote.holder.as_ref());
+            let votes = votes.filter(|vote| vote.owner == holder.owner);
+            let longest = votes.filter_map(|vote| vote.remaining).max();
+            let left = holder
+                .remaining
+                .map(|left| longest.map_or(left, |most| most.max(left)));
+            if left.is_some_and(|left| left + slack < since) {
+                return Ok(false); // the lease that was seen is over: what there is now is not as it was
+            }
+            holders.push(SeenHolder {
+                owner: holder.owner.clone(),
+                left: left.map(|left| left.saturating_sub(since) + slack),
+            });
+        }
         let step = ForceUnlock {
             id: LockId::new(seen.kind, name),
-            seen: holders.collect(),
+            seen: holders.into(),
         };
         self.core.force_unlock(step).await
     }

@@ -94,7 +94,7 @@ pub struct Holder {
     /// what [remains](Holder::remaining). `None`: that cannot be told, as of Redisson, or was not asked, as by [`Find`](crate::Find).
     pub connected: Option<bool>,
     /// For how long the server has received nothing from its client, in whole seconds; `None` where `connected` is not `Some(true)`, and on
-    /// a server in memory. A client that holds sends something within ten seconds: see [`late`](Holder::late).
+    /// a server in memory.
     pub idle: Option<Duration>,
     /// The thread of Redisson's that holds it; `None` for others.
     pub thread: Option<u64>,
@@ -107,7 +107,11 @@ pub struct Holder {
     pub since: Option<SystemTime>,
     /// The time left of the lease; `None` if it has no end.
     pub remaining: Option<Duration>,
+    is_named: bool,
 }
+
+/// A label is written each ten seconds, a little later on a slow network.
+const SILENT: Duration = Duration::from_secs(12);
 
 /// A waiter, as the server knows it. [`Status`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,9 +193,8 @@ impl ServerVote {
 }
 
 impl Holder {
-    /// By how much its renewal is late, at least, if its lease is renewed: a holder renews when a third of the lease has passed, and its client
-    /// has sent nothing for [`idle`](Holder::idle). Zero if none need be late yet, or that cannot be told. A lease that is
-    /// [fixed](crate::Mutex::fixed_lease) is not renewed, so none is late.
+    /// Whether its client is connected, and has sent nothing for 12 s: its process stands still, or its network. A client that holds or waits
+    /// writes its label each ten seconds; `false` of one that may not, and where [`idle`](Holder::idle) is not known.
     ///
     /// # Examples
     /// ```
@@ -199,24 +202,18 @@ impl Holder {
     /// let client = leasehold::Client::connect("memory:").await?; // or redis://127.0.0.1/
     /// let guard = client.mutex("order:42").lock().await?;
     /// let status = client.status("order:42").await?;
-    /// assert!(status.holders[0].late().is_zero()); // by SIGSTOP, for instance, it would grow
+    /// assert!(!status.holders[0].is_silent()); // after a SIGSTOP, for instance, it would be
     /// # drop(guard); Ok(()) }
     /// ```
-    pub fn late(&self) -> Duration {
-        let (Some(idle), Some(left)) = (self.idle, self.remaining) else {
-            return Duration::ZERO;
-        };
-        // The last renewal was `since >= idle` ago, of a lease of `left + since`. It is late by `since - (left + since) / 3`, which grows with
-        // `since`.
-        (2 * idle).saturating_sub(left) / 3
+    pub fn is_silent(&self) -> bool {
+        self.is_named && self.idle.is_some_and(|idle| idle >= SILENT)
     }
 
     /// Adds what the servers tell of connections.
     pub(crate) fn connected_by(&mut self, connections: &ConnectedClients) {
         match connections.idle.get(&self.client) {
             Some(idle) => (self.connected, self.idle) = (Some(true), Some(*idle)),
-            // Only a client that gives its connections names would be missed, and it has a label.
-            None if connections.all && self.label.is_some() => self.connected = Some(false),
+            None if connections.all && self.is_named => self.connected = Some(false),
             None => {}
         }
     }
@@ -228,6 +225,7 @@ impl Holder {
             label: held.client.label,
             connected: held.client.connected,
             idle: held.client.idle,
+            is_named: held.client.is_named,
             thread: by.thread,
             access: held.access,
             holds: held.holds,

@@ -32,7 +32,10 @@ pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
     }
     drop(progress);
     client.fill_connected(&mut found).await?;
-    look_again(&client, &mut found).await?;
+    look_again(&client, &mut found).await;
+    if args.gone {
+        refuse_blindness(&found)?;
+    }
     let now = SystemTime::now();
     let all = found.len();
     found.retain(|lock| {
@@ -69,27 +72,49 @@ pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// At once, those are looked at again whose holders seem to be gone.
-const LOOKS: usize = 32;
+/// So many locks are looked at again, a few at a time: each look lists the connections of a server (bug 254). Where more holders are
+/// gone, they have not just let go.
+const LOOKS: usize = 64;
+const LOOKS_AT_ONCE: usize = 8;
 
-/// A holder that let go and ended between the looks at its lock and at its connections seems to be gone.
-async fn look_again(client: &Client, found: &mut Vec<Status>) -> Result<(), Failure> {
-    let is_gone = |lock: &Status| life::of_lock(lock) == Life::Gone;
-    let gone: Vec<usize> = (0..found.len()).filter(|at| is_gone(&found[*at])).collect();
-    for few in gone.chunks(LOOKS) {
+/// A holder that let go and ended between the looks at its lock and at its connections seems to be gone, or silent.
+async fn look_again(client: &Client, found: &mut Vec<Status>) {
+    let seems = |lock: &Status| life::of_lock(lock).mark().is_some();
+    let marked: Vec<usize> = (0..found.len()).filter(|at| seems(&found[*at])).collect();
+    if marked.len() > LOOKS {
+        return;
+    }
+    for few in marked.chunks(LOOKS_AT_ONCE) {
         let looks = few.iter().map(|at| {
             let lock = &found[*at];
             let kind = Kind::of(lock.kind);
             async move { kinds::look(client, kind, &lock.name).await }
         });
         for (at, look) in few.iter().zip(join_all(looks).await) {
-            found[*at] = look?.1;
+            // Another kind has the name by now: then this lock is free.
+            match look {
+                Ok((_, lock)) => found[*at] = lock,
+                Err(_) => found[*at].holders.clear(),
+            }
         }
     }
     let mut at = 0..;
     found.retain(|lock| {
-        !(at.next().is_some_and(|at| gone.contains(&at)) && lock.holders.is_empty())
+        let is_marked = at.next().is_some_and(|at| marked.contains(&at));
+        !(is_marked && lock.holders.is_empty())
     });
+}
+
+/// To `--gone` no lock would be an answer where the server does not tell of any client of ours.
+fn refuse_blindness(found: &[Status]) -> Result<(), Failure> {
+    let holders = found.iter().flat_map(|lock| &lock.holders);
+    // Ours tell when their leases were asked for.
+    let mut ours = holders.filter(|holder| holder.since.is_some()).peekable();
+    if ours.peek().is_some() && ours.all(|holder| holder.connected.is_none()) {
+        let message = "the server does not tell which clients are connected: it is a replica, or the rules of its user lack +client|list, \
+                       +client|setname or +info, or labels (docs/keys.md#permissions)";
+        return Err(Failure::new(Exit::Rejected, message));
+    }
     Ok(())
 }
 
@@ -104,7 +129,7 @@ fn summary(found: &[Status]) -> String {
     };
     let (gone, silent) = (
         of(&|life| life == Life::Gone),
-        of(&|life| matches!(life, Life::Silent { .. })),
+        of(&|life| matches!(life, Life::Silent(_))),
     );
     let mut text = match found.len() {
         1 => "1 lock".to_owned(),
@@ -169,11 +194,11 @@ fn who(lock: &Status) -> String {
     if let Some(count) = lock.count {
         return format!("{count} to come");
     }
-    let Some(first) = lock.holder() else {
+    let Some((first, life)) = life::worst(lock) else {
         return NONE.to_owned();
     };
     let others = others(lock.holders.len() - 1);
-    let mark = life::of_lock(lock)
+    let mark = life
         .mark()
         .map_or(String::new(), |(mark, _)| format!("{mark} "));
     format!("{mark}{}{others}", holder(lock, first))

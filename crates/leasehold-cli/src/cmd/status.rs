@@ -105,7 +105,6 @@ fn holder(status: &Status, holder: &Holder) -> Value {
         "connected": holder.connected,
         "state": Life::of(holder).word(),
         "idle_ms": holder.idle.map(millis),
-        "late_ms": holder.idle.map(|_| millis(holder.late())),
         "thread": holder.thread,
         "access": access(holder.access),
         "holds": holder.holds,

@@ -13,7 +13,7 @@ use super::status::{document, picture};
 use crate::{
     args::Unlock,
     exit::{Exit, Failure},
-    kinds::{self, Kind},
+    kinds::{self, Kind, NO_LOCKS_VALUE},
     life::Life,
     output::{self, human, others, visible},
 };
@@ -70,13 +70,24 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
             ),
         ));
     }
-    let (outcome, before) = if is_careful {
-        carefully(args, &client, kind, before).await?
-    } else if args.yes || args.json || !may_ask() || agrees(&before)? {
+    let owners = match &args.if_owner {
+        Some(owner) => Some(vec![owner.clone()]),
+        // A user who agrees means the holder that was shown.
+        None if args.force && asks(args, &before) => {
+            if !agrees(&before)? {
+                let message = format!("{} was left as it is: you said no", visible(&args.name));
+                return Err(Failure::new(Exit::Busy, message));
+            }
+            let owners = before.holders.iter().map(|holder| holder.owner.clone());
+            has_owners(kind).then(|| owners.collect())
+        }
+        None => None,
+    };
+    let (outcome, before) = if is_careful || owners.is_some() {
+        carefully(args, &client, kind, before, owners.as_deref()).await?
+    } else {
         let taken = kind.force_unlock(&client, &args.name).await?;
         (if taken { Outcome::Taken } else { Outcome::Free }, before)
-    } else {
-        (Outcome::Not("you said no".to_owned()), before)
     };
     let name = visible(&args.name);
     if args.json {
@@ -116,8 +127,9 @@ async fn carefully(
     client: &Client,
     kind: Kind,
     mut seen: Status,
+    owners: Option<&[String]>,
 ) -> Result<(Outcome, Status), Failure> {
-    if matches!(kind, Kind::Leased | Kind::Latch) {
+    if !has_owners(kind) {
         let message = format!(
             "{:?} is a {}, which has no holder to be compared: its permits, or its count, go all at once, by --force",
             args.name, seen.kind
@@ -133,13 +145,10 @@ async fn carefully(
         if seen.holders.is_empty() {
             return Ok((Outcome::Free, seen));
         }
-        let other = |holder: &&Holder| {
-            args.if_owner
-                .as_ref()
-                .is_some_and(|owner| holder.owner != *owner)
-        };
+        let other = |holder: &&Holder| owners.is_some_and(|owners| !owners.contains(&holder.owner));
         if let Some(holder) = seen.holders.iter().find(other) {
-            let why = format!("its owner is {}{}", visible(&holder.owner), named(holder));
+            let owner = kinds::owner(&seen, holder).map_or(NO_LOCKS_VALUE.to_owned(), visible);
+            let why = format!("its owner is {owner}{}", named(holder));
             return Ok((Outcome::Not(why), seen));
         }
         if client.force_unlock_if(&seen).await? {
@@ -163,13 +172,13 @@ async fn until_surely_gone(
             let why = match Life::of(holder) {
                 Life::Gone => continue,
                 Life::Alive => "is alive: its client is connected",
-                Life::Silent { .. } => {
-                    "is silent, and connected: its process may go on at any moment"
+                Life::Silent(_) => "is silent, and connected: its process may go on at any moment",
+                Life::Kept => {
+                    "has ended, or was killed, and --at-least keeps it until its time is over; --if-owner takes it nevertheless"
                 }
-                Life::Kept => "has ended, and keeps it until its time is over, by --at-least",
                 Life::Unknown => {
                     "may be alive: the server does not tell of its client (one of Redisson's or of another library; or +client|list and \
-                     +info are missing from your rights)"
+                     +info are missing from your rights, or it may write no label)"
                 }
             };
             return Ok(Some(format!("its holder{} {why}", named(holder))));
@@ -205,16 +214,19 @@ async fn until_surely_gone(
     }
 }
 
+/// Whether its holders can be told apart.
+fn has_owners(kind: Kind) -> bool {
+    !matches!(kind, Kind::Leased | Kind::Semaphore | Kind::Latch)
+}
+
 /// Whether a user is there to be asked.
-fn may_ask() -> bool {
-    io::stdin().is_terminal() && io::stderr().is_terminal()
+fn asks(args: &Unlock, before: &Status) -> bool {
+    let is_there = io::stdin().is_terminal() && io::stderr().is_terminal();
+    is_there && !args.yes && !args.json && !before.holders.is_empty()
 }
 
 /// Shows what is to be taken away, and what follows, and asks.
 fn agrees(before: &Status) -> Result<bool, Failure> {
-    if before.holders.is_empty() {
-        return Ok(true);
-    }
     let mut err = anstream::stderr().lock();
     let follows = match overlap(before).trim_start_matches("; ") {
         "" => "nothing tells its holder: if it lives, it believes in its lease until that ends"

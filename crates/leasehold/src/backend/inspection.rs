@@ -72,6 +72,8 @@ pub(crate) struct KnownClient {
     pub(crate) connected: Option<bool>,
     /// Nothing has come on its connections for so long; `None` if none is known.
     pub(crate) idle: Option<Duration>,
+    /// It has written, with its label, that its connections have names: one that has none is missed.
+    pub(crate) is_named: bool,
 }
 
 /// The clients of the servers, by their connections.

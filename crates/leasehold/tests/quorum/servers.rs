@@ -12,7 +12,7 @@ use leasehold::{Client, ClientBuilder, ErrorKind};
 use leasehold_testkit::{Flavor, Primaries, wait_until_async};
 use tokio::time::{sleep, timeout};
 
-use crate::common::{SOON, few_or, keys, soon};
+use crate::common::{SOON, few_or, int, keys, soon};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -361,4 +361,47 @@ fn scripts(servers: &Primaries) -> u64 {
         of("eval") + of("evalsha")
     };
     servers.servers().iter().map(calls).sum()
+}
+
+/// A client that is cut off from one server is connected at the others; one that is cut off from all is gone.
+#[tokio::test]
+async fn a_holder_that_one_server_does_not_hear_is_alive_and_one_that_none_hears_is_gone() {
+    for flavor in Flavor::available() {
+        let servers = Primaries::start(3, flavor).behind_proxies();
+        let holds = client(&servers).await;
+        let direct = servers.servers().iter().map(leasehold_testkit::Server::url);
+        let looks = Client::builder().quorum(direct).persistent_servers(true);
+        let looks = looks.connect().await.unwrap();
+        let mutex = holds.mutex("name").fixed_lease(30 * SECOND);
+        let guard = mutex.lock().await.unwrap();
+        let connected = async || looks.status("name").await.unwrap().holders[0].connected;
+        let until = async |expected| {
+            let deadline = Instant::now() + SOON;
+            while connected().await != expected {
+                assert!(Instant::now() < deadline, "{flavor}: {expected:?}");
+                sleep(10 * MS).await;
+            }
+        };
+        let lists = |at: usize| {
+            let list = servers.server(at).cli(&["CLIENT", "LIST"]);
+            format!("{list:?}").contains(holds.id())
+        };
+        until(Some(true)).await;
+        let has_label = |at| {
+            keys(servers.server(at))
+                .iter()
+                .any(|key| key.contains("client:"))
+        };
+        wait_until_async(SOON, "all have its label", || (0..3).all(has_label)).await;
+        for at in 0..3 {
+            servers.proxy(at).refuse(true);
+            servers.proxy(at).cut();
+            wait_until_async(SOON, "it is cut off", || !lists(at)).await;
+            if at < 2 {
+                assert_eq!(connected().await, Some(true), "{flavor}: cut off from {at}");
+            }
+        }
+        until(Some(false)).await;
+        drop(guard);
+    }
 }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Client, Event, EventKind, Handoff, LostReason};
+use leasehold::{Client, Event, EventKind, Handoff, LostReason, MemoryServer};
 use leasehold_testkit::{Proxy, Server, wait_until_async};
 
 use crate::common::{
@@ -220,4 +220,21 @@ async fn a_break_and_a_renewal_at_the_same_moment_never_both_succeed() {
         println!("{}: {kept} of {times} renewed in time", server.flavor());
         assert!((1..times).contains(&kept), "one side was always first");
     }
+}
+
+/// A look that is older than the lease which it showed tells nothing of the present one.
+#[tokio::test(start_paused = true)]
+async fn a_look_counts_no_longer_than_the_lease_that_it_showed() {
+    let server = MemoryServer::new();
+    let connect = || Client::builder().memory(&server).connect();
+    let (holds, breaks) = (connect().await.unwrap(), connect().await.unwrap());
+    let lease = Duration::from_secs(3);
+    let guard = holds.mutex("name").lease(lease).lock().await.unwrap();
+    let seen = breaks.status("name").await.unwrap();
+    // Both clocks may differ, so the bound of a look grows with its age: in the end all renewed leases would pass.
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(2_900)).await;
+        assert!(!breaks.force_unlock_if(&seen).await.unwrap());
+    }
+    guard.verify().await.unwrap();
 }

@@ -371,6 +371,7 @@ impl Store {
             // Unknown, unless a connection or a label of it was seen here: clients of other libraries have neither.
             connected: (connected.or(label)).map(|_| connected.is_some()),
             idle: None,
+            is_named: label.is_some(),
         }
     }
 

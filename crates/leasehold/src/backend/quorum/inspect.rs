@@ -7,7 +7,7 @@ use super::{
     state::QuorumState,
 };
 use crate::{
-    backend::{Count, Counted, Failure, ForceUnlock, Inspection, Owned, SeenVote},
+    backend::{Count, Counted, Failure, ForceUnlock, Inspection, KnownClient, Owned, SeenVote},
     name::LockId,
 };
 
@@ -68,17 +68,41 @@ fn holders(said: &[Option<Inspection>], need: usize) -> Vec<Owned> {
         if holders.iter().any(|it| it.owner == owned.owner) {
             continue;
         }
-        let votes = all.iter().filter(|it| it.owner == owned.owner);
-        let mut ends: Vec<Duration> = votes.map(|it| it.ttl.unwrap_or(Duration::MAX)).collect();
+        let votes: Vec<&Owned> = all
+            .iter()
+            .copied()
+            .filter(|it| it.owner == owned.owner)
+            .collect();
+        let mut ends: Vec<Duration> = votes
+            .iter()
+            .map(|it| it.ttl.unwrap_or(Duration::MAX))
+            .collect();
         ends.sort_unstable();
         if let Some(end) = ends.iter().rev().nth(need - 1) {
             holders.push(Owned {
                 ttl: Some(*end).filter(|end| *end < Duration::MAX),
+                client: client(&votes, need),
                 ..(*owned).clone()
             });
         }
     }
     holders
+}
+
+/// A holder's client is connected if any server says so, since it may be cut off from the others; and not, if a majority says that.
+fn client(votes: &[&Owned], need: usize) -> KnownClient {
+    let clients = || votes.iter().map(|vote| &vote.client);
+    let is_missed = clients().filter(|it| it.connected == Some(false)).count() >= need;
+    let there: Vec<_> = clients().filter(|it| it.connected == Some(true)).collect();
+    let told = there
+        .first()
+        .copied()
+        .or(clients().find(|it| it.label.is_some()));
+    KnownClient {
+        connected: (!there.is_empty() || is_missed).then_some(!there.is_empty()),
+        idle: there.iter().filter_map(|it| it.idle).min(),
+        ..told.cloned().unwrap_or_default()
+    }
 }
 
 pub(super) async fn count(state: QuorumState, step: Count) -> Result<Counted, Failure> {

@@ -239,7 +239,8 @@ impl KnownClients<'_> {
         let uuid = written.map(|(uuid, _)| uuid);
         let connection = told.or(uuid).and_then(|uuid| self.connections.get(uuid));
         // Only a whole list of named connections shows by their absence that a client has none.
-        let is_missed = is_named && uuid.is_some() && self.lists_all;
+        let is_named = is_named && uuid.is_some();
+        let is_missed = is_named && self.lists_all;
         KnownClient {
             uuid: uuid.map(str::to_owned),
             label: written
@@ -248,6 +249,7 @@ impl KnownClients<'_> {
                 .map(str::to_owned),
             connected: (connection.is_some() || is_missed).then_some(connection.is_some()),
             idle: connection.map(|seen| seen.idle),
+            is_named,
         }
     }
 }

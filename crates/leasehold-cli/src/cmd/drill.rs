@@ -1,0 +1,240 @@
+//! `leasehold drill`: what happens to a lock when processes die, stop and are cut off, shown on the user's own server.
+//!
+//! [`rows`] plays each of them, with processes of [`child`] and a network of [`network`] that can be cut.
+
+mod child;
+mod network;
+mod rows;
+
+use std::{fmt::Write as _, fs, time::Duration};
+
+use anstyle::{AnsiColor, Style};
+use leasehold::{Client, Level, Shutdown};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
+
+pub(crate) use self::child::{WORD, main as child_main};
+use crate::{
+    args::Drill,
+    exit::{Exit, Failure},
+    output::{self, human, visible},
+    server::Address,
+};
+
+/// Long enough for slow networks, and no row takes longer than some of these.
+const LEASE: Duration = Duration::from_secs(3);
+
+/// A tombstone and a token of the drill outlive it by so long.
+const LEFTOVERS: Duration = Duration::from_secs(60);
+
+/// The server, and two clients of it.
+struct Ground {
+    address: Address,
+    one: Client,
+    other: Client,
+    /// Where processes of this machine meet.
+    files: TempDir,
+}
+
+impl Ground {
+    async fn new(address: Address) -> Result<Ground, Failure> {
+        let files = tempfile::tempdir();
+        Ok(Ground {
+            one: connect(&address).await?,
+            other: connect(&address).await?,
+            files: files.map_err(|error| Failure::internal("make a directory", &error))?,
+            address,
+        })
+    }
+
+    /// A name of this drill alone.
+    fn name(&self, row: u8) -> String {
+        format!("leasehold-drill:{}:{row}", self.one.id())
+    }
+}
+
+async fn connect(address: &Address) -> Result<Client, Failure> {
+    let builder = address.builder()?.token_retention(Some(LEFTOVERS));
+    address.connect_by(builder.lease(LEASE)).await
+}
+
+/// How a row went, and its figures.
+enum Outcome {
+    Passed(String),
+    Failed(String),
+    Skipped(String),
+}
+
+struct Row {
+    number: u8,
+    title: &'static str,
+    /// What it has to be.
+    bound: &'static str,
+    outcome: Outcome,
+}
+
+pub(crate) async fn run(args: &Drill) -> Result<Exit, Failure> {
+    let address = args.server.address()?;
+    address.refuse_memory()?;
+    let failed = |error| Failure::internal("hear signals", &error);
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt()).map_err(failed)?,
+        signal(SignalKind::terminate()).map_err(failed)?,
+    );
+    let ground = tokio::select! {
+        ground = Ground::new(address) => ground?,
+        _ = interrupt.recv() => return Ok(Exit::by_signal(SignalKind::interrupt().as_raw_value())),
+        _ = terminate.recv() => return Ok(Exit::by_signal(SignalKind::terminate().as_raw_value())),
+    };
+    let exit = tokio::select! {
+        exit = play(args, &ground) => exit,
+        _ = interrupt.recv() => Ok(Exit::by_signal(SignalKind::interrupt().as_raw_value())),
+        _ = terminate.recv() => Ok(Exit::by_signal(SignalKind::terminate().as_raw_value())),
+    };
+    for client in [&ground.other, &ground.one] {
+        let grace = Duration::ZERO;
+        client.shutdown(Shutdown::ReleaseAll { grace }).await;
+    }
+    exit
+}
+
+async fn play(args: &Drill, ground: &Ground) -> Result<Exit, Failure> {
+    // A server that takes no locks is one failure, and not eight.
+    if let Some(trial) = ground.one.mutex(ground.name(0)).try_lock().await? {
+        rows::release(trial).await?;
+    }
+    let begun = Instant::now();
+    if !args.json {
+        let lease = human(LEASE);
+        output::print(&format!(
+            "on {}, lease {lease}, names leasehold-drill:…\n",
+            visible(&output::redact(&ground.address.url))
+        ))?;
+    }
+    let mut rows = Vec::new();
+    for (number, title, bound) in rows::ALL {
+        if !args.only.is_empty() && !args.only.contains(&number) {
+            continue;
+        }
+        let played = rows::play(ground, number, &args.cmd).await;
+        let outcome = played.unwrap_or_else(|failure| Outcome::Failed(failure.message));
+        let row = Row {
+            number,
+            title,
+            bound,
+            outcome,
+        };
+        if !args.json {
+            output::print(&line(&row))?;
+        }
+        rows.push(row);
+    }
+    let took = begun.elapsed();
+    let count = |is: fn(&Outcome) -> bool| rows.iter().filter(|row| is(&row.outcome)).count();
+    let (passed, failed) = (
+        count(|outcome| matches!(outcome, Outcome::Passed(_))),
+        count(|outcome| matches!(outcome, Outcome::Failed(_))),
+    );
+    let findings = ground.one.examine().await.unwrap_or_default();
+    let faults = findings
+        .iter()
+        .filter(|finding| finding.level == Level::Danger);
+    let why: Vec<String> = faults
+        .map(|finding| format!("{}: {}; {}", finding.word, finding.what, finding.leads_to))
+        .collect();
+    let server = findings.iter().find(|finding| finding.word == "server");
+    let server = server.map_or(String::new(), |finding| finding.what.clone());
+    if let Some(path) = &args.report {
+        let text = report(ground, &server, &rows, took, &why);
+        fs::write(path, text).map_err(|error| Failure::internal("write the report", &error))?;
+    }
+    if args.json {
+        output::answer(&json!({
+            "rows": rows.iter().map(document).collect::<Vec<_>>(),
+            "passed": passed,
+            "failed": failed,
+            "server": server,
+            "took_ms": output::millis(took),
+            "dangers": why,
+        }))?;
+    } else {
+        let mut text = format!("{passed} of {} passed · {}\n", rows.len(), human(took));
+        if failed > 0 {
+            for why in why {
+                let _ = writeln!(text, "the server: {}", visible(&why));
+            }
+        }
+        output::print(&text)?;
+    }
+    Ok(if failed > 0 {
+        Exit::CheckFailed
+    } else {
+        Exit::Done
+    })
+}
+
+fn told(outcome: &Outcome) -> (&'static str, Option<AnsiColor>, &str) {
+    match outcome {
+        Outcome::Passed(figures) => ("✓", Some(AnsiColor::Green), figures),
+        Outcome::Failed(why) => ("✗", Some(AnsiColor::Red), why),
+        Outcome::Skipped(why) => ("○", None, why),
+    }
+}
+
+fn line(row: &Row) -> String {
+    let (mark, color, figures) = told(&row.outcome);
+    let style = Style::new().fg_color(color.map(Into::into));
+    let (number, title) = (row.number, row.title);
+    format!(
+        "{style}{mark}{style:#} {number} {title:<16} {}\n",
+        visible(figures)
+    )
+}
+
+fn document(row: &Row) -> Value {
+    let (_, _, figures) = told(&row.outcome);
+    json!({
+        "row": row.number,
+        "title": row.title,
+        "bound": row.bound,
+        "outcome": match row.outcome {
+            Outcome::Passed(_) => "passed",
+            Outcome::Failed(_) => "failed",
+            Outcome::Skipped(_) => "skipped",
+        },
+        "figures": figures,
+    })
+}
+
+/// In Markdown, for a page of the team's own.
+fn report(ground: &Ground, server: &str, rows: &[Row], took: Duration, why: &[String]) -> String {
+    let cell = |text: &str| visible(text).replace('|', "\\|");
+    let mut text = format!(
+        "# leasehold drill\n\n{}, {}: {}. Version {}, lease {}; it took {}.\n\n| | what | must be | was |\n|---|---|---|---|\n",
+        humantime::format_rfc3339_seconds(std::time::SystemTime::now()),
+        cell(&output::redact(&ground.address.url)),
+        cell(server),
+        env!("CARGO_PKG_VERSION"),
+        human(LEASE),
+        human(took),
+    );
+    for row in rows {
+        let (mark, _, figures) = told(&row.outcome);
+        let _ = writeln!(
+            text,
+            "| {} {mark} | {} | {} | {} |",
+            row.number,
+            row.title,
+            row.bound,
+            cell(figures)
+        );
+    }
+    for why in why {
+        let _ = write!(text, "\nThe server: {}\n", visible(why));
+    }
+    text
+}

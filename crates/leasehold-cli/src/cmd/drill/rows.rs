@@ -1,0 +1,415 @@
+//! The rows of the drill.
+
+use std::{
+    fs, io,
+    os::{fd::AsFd, unix::process::ExitStatusExt},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use leasehold::{Client, Error, ErrorKind, Guard};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    process::Command,
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    Ground, LEASE, Outcome,
+    child::{Job, Process, Said, What},
+    network::Network,
+};
+use crate::{
+    clock,
+    exit::{Exit, Failure},
+    output::human,
+};
+
+/// Number, title, and the bound.
+pub(super) const ALL: [(u8, &str, &str); 8] = [
+    (1, "contenders", "each turn counted, never two inside"),
+    (
+        2,
+        "a wait ends",
+        "none after its time, nobody left in the queue",
+    ),
+    (
+        3,
+        "renewal",
+        "held all the time, never under a third of the lease",
+    ),
+    (4, "kill -9", "the next holder within a lease and a second"),
+    (
+        5,
+        "pause",
+        "told before its next step; the next holder within a lease and a second",
+    ),
+    (6, "cut network", "told before the next holder has it"),
+    (
+        7,
+        "forgotten key",
+        "told within a third of the lease and a second; the late write refused",
+    ),
+    (8, "your job", "killed once; run again: exit 0"),
+];
+
+/// A message, a process or a look that is late on a busy machine.
+const SLACK: Duration = Duration::from_secs(1);
+
+const PROCESSES: u32 = 4;
+const TURNS: u32 = 50;
+
+type Played = Result<Outcome, Failure>;
+
+pub(super) async fn play(ground: &Ground, row: u8, cmd: &[String]) -> Played {
+    let name = ground.name(row);
+    match row {
+        1 => contenders(ground, name).await,
+        2 => a_wait_ends(ground, &name).await,
+        3 => renewal(ground, &name).await,
+        4 => kill(ground, name).await,
+        5 => pause(ground, name).await,
+        6 => cut(ground, &name).await,
+        7 => forgotten(ground, &name).await,
+        _ => job(ground, &name, cmd).await,
+    }
+}
+
+/// With the figures, as they were within the bound or not.
+fn judge(is_good: bool, figures: String) -> Outcome {
+    if is_good {
+        Outcome::Passed(figures)
+    } else {
+        Outcome::Failed(figures)
+    }
+}
+
+fn process(ground: &Ground, name: &str, what: What) -> Job {
+    Job {
+        server: ground.address.clone(),
+        name: name.to_owned(),
+        what,
+    }
+}
+
+async fn contenders(ground: &Ground, name: String) -> Played {
+    let files = ground.files.path();
+    let mut processes = Vec::new();
+    for _ in 0..PROCESSES {
+        let what = What::TakesTurns {
+            files: files.to_owned(),
+            turns: TURNS,
+        };
+        processes.push(Process::start(&process(ground, &name, what)).await?);
+    }
+    let mut overlaps = 0;
+    for mut process in processes {
+        loop {
+            match process.next().await? {
+                Said::Overlap => overlaps += 1,
+                Said::Done => break,
+                _ => {}
+            }
+        }
+    }
+    let counted = fs::read_to_string(files.join("count")).unwrap_or_default();
+    let all = PROCESSES * TURNS;
+    let inside = match overlaps {
+        0 => "never two inside".to_owned(),
+        _ => format!("two inside {overlaps} times"),
+    };
+    Ok(judge(
+        counted == all.to_string() && overlaps == 0,
+        format!("{PROCESSES} processes × {TURNS} turns: counted {counted} of {all}, {inside}"),
+    ))
+}
+
+async fn a_wait_ends(ground: &Ground, name: &str) -> Played {
+    const WAIT: Duration = Duration::from_millis(500);
+    let guard = ground.one.mutex(name).lock().await?;
+    let asked = Instant::now();
+    let waited = ground.other.mutex(name).try_lock_for(WAIT).await?;
+    let took = asked.elapsed();
+    let left = until_nobody_waits(&ground.one, name).await?;
+    release(guard).await?;
+    let is_good = waited.is_none() && took >= WAIT && took < WAIT + SLACK && left == 0;
+    let what = if waited.is_none() { "none" } else { "the lock" };
+    let queue = match left {
+        0 => "nobody is left in the queue".to_owned(),
+        left => format!("{left} are left in the queue"),
+    };
+    let (wait, took) = (human(WAIT), human(took));
+    Ok(judge(
+        is_good,
+        format!("try for {wait} behind a holder: {what} after {took}, {queue}"),
+    ))
+}
+
+/// The last word of a waiter is on its way for a moment.
+async fn until_nobody_waits(client: &Client, name: &str) -> Result<usize, Error> {
+    let since = Instant::now();
+    loop {
+        let left = client.status(name).await?.queue.len();
+        if left == 0 || since.elapsed() > SLACK {
+            return Ok(left);
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn renewal(ground: &Ground, name: &str) -> Played {
+    let guard = ground.one.mutex(name).lease(LEASE).lock().await?;
+    let (owner, since) = (guard.owner(), Instant::now());
+    let (mut looks, mut least) = (0, LEASE);
+    while since.elapsed() < 3 * LEASE {
+        let status = ground.other.status(name).await?;
+        let held = status.holder().filter(|holder| holder.owner == owner);
+        let Some(left) = held.and_then(|holder| holder.remaining) else {
+            let after = human(since.elapsed());
+            return Ok(judge(
+                false,
+                format!("after {after} the server did not know the holder any more"),
+            ));
+        };
+        (looks, least) = (looks + 1, least.min(left));
+        sleep(Duration::from_millis(50)).await;
+    }
+    let held = human(since.elapsed());
+    release(guard).await?;
+    let least_shown = human(least);
+    Ok(judge(
+        least >= LEASE / 3,
+        format!(
+            "held for {held}: its lease was looked at {looks} times, never under {least_shown}"
+        ),
+    ))
+}
+
+/// A holder, since when it has been one, and when that was by the clock of the machine.
+type Next = (Guard, Instant, Duration);
+
+type Waiter = JoinHandle<Result<Next, Error>>;
+
+/// Waits for the lock of a process that holds it; and says when it had it.
+async fn waits_behind(ground: &Ground, name: &str) -> Result<Waiter, Failure> {
+    let mutex = ground.other.mutex(name).lease(LEASE);
+    let waiter = tokio::spawn(async move {
+        let guard = mutex.lock().await?;
+        Ok((guard, Instant::now(), clock::now()))
+    });
+    let since = Instant::now();
+    while ground.one.status(name).await?.waiting_clients == 0 && since.elapsed() < SLACK {
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(waiter)
+}
+
+/// The holder after the one that was killed, stopped or cut off; a failure if there is none for too long.
+async fn next(waiter: Waiter) -> Result<Next, Failure> {
+    if let Ok(Ok(next)) = timeout(5 * LEASE, waiter).await {
+        return Ok(next?);
+    }
+    let long = human(5 * LEASE);
+    let why = format!("the next had not got it after {long}");
+    Err(Failure::new(Exit::Internal, why))
+}
+
+async fn holder(ground: &Ground, name: &str) -> Result<Process, Failure> {
+    let mut holder = Process::start(&process(ground, name, What::Holds)).await?;
+    while holder.next().await? != Said::Held {}
+    Ok(holder)
+}
+
+async fn kill(ground: &Ground, name: String) -> Played {
+    let holder = holder(ground, &name).await?;
+    let waiter = waits_behind(ground, &name).await?;
+    holder.signal(Signal::KILL);
+    let killed = Instant::now();
+    let (guard, at, _) = next(waiter).await?;
+    release(guard).await?;
+    let took = at.duration_since(killed);
+    let (shown, lease) = (human(took), human(LEASE));
+    Ok(judge(
+        took <= LEASE + SLACK,
+        format!("next holder {shown} after the kill (lease {lease})"),
+    ))
+}
+
+async fn pause(ground: &Ground, name: String) -> Played {
+    let mut holder = holder(ground, &name).await?;
+    let waiter = waits_behind(ground, &name).await?;
+    holder.signal(Signal::STOP);
+    let stopped = Instant::now();
+    let (guard, at, begun) = next(waiter).await?;
+    let stands = 2 * LEASE;
+    sleep(stands.saturating_sub(stopped.elapsed())).await;
+    holder.signal(Signal::CONT);
+    let mut late = 0;
+    loop {
+        match holder.next().await? {
+            Said::Step(at) if at > begun => late += 1,
+            Said::Lost(_) => break,
+            _ => {}
+        }
+    }
+    release(guard).await?;
+    let took = at.duration_since(stopped);
+    let told = match late {
+        0 => "told before its next step".to_owned(),
+        _ => format!("took {late} steps beside the next holder"),
+    };
+    let (stood, shown) = (human(stands), human(took));
+    Ok(judge(
+        late == 0 && took <= LEASE + SLACK,
+        format!("stopped for {stood}: {told}; the next holder had begun {shown} after the stop"),
+    ))
+}
+
+async fn cut(ground: &Ground, name: &str) -> Played {
+    let url = &ground.address.url;
+    let network = Network::to(url).await;
+    let Some((network, url)) = network.and_then(|it| it.url(url).map(|url| (it, url))) else {
+        let why = "only a way to redis://host:port can be cut here".to_owned();
+        return Ok(Outcome::Skipped(why));
+    };
+    let through = super::connect(&ground.address.at(url)).await?;
+    let guard = through.mutex(name).lease(LEASE).lock().await?;
+    let waiter = waits_behind(ground, name).await?;
+    network.cut();
+    let cut = Instant::now();
+    let told = async {
+        guard.lost().await;
+        Instant::now()
+    };
+    let (told, next) = tokio::join!(timeout(5 * LEASE, told), next(waiter));
+    let (next, at, _) = next?;
+    release(next).await?;
+    let Ok(told) = told else {
+        return Ok(judge(false, "the holder was not told".to_owned()));
+    };
+    let (after, before) = (told - cut, at.saturating_duration_since(told));
+    let (after, early) = (human(after), human(before));
+    let lead = if told <= at {
+        format!("{early} before the next holder had it")
+    } else {
+        format!("{} after the next holder had it", human(told - at))
+    };
+    Ok(judge(
+        told <= at,
+        format!("told {after} after the cut, {lead}"),
+    ))
+}
+
+async fn forgotten(ground: &Ground, name: &str) -> Played {
+    let (fenced, key) = (ground.one.fenced_mutex(name), format!("{name}:data"));
+    let first = match fenced.lease(LEASE).lock().await {
+        Err(error) if error.kind() == ErrorKind::Invalid => {
+            return Ok(Outcome::Skipped(
+                "a majority of servers has no fencing tokens".to_owned(),
+            ));
+        }
+        first => first?,
+    };
+    // As an eviction, a flush or a failover does.
+    ground.other.fenced_mutex(name).force_unlock().await?;
+    let forgotten = Instant::now();
+    let second = ground.other.fenced_mutex(name).lock().await?;
+    let (theirs, ours) = (
+        ground.other.fenced_store(name),
+        ground.one.fenced_store(name),
+    );
+    let minute = super::LEFTOVERS;
+    theirs.set_for(&key, "new", minute, second.token()).await?;
+    let late = ours.set_for(&key, "old", minute, first.token()).await;
+    let told = timeout(LEASE, first.lost()).await.is_ok();
+    let took = forgotten.elapsed();
+    theirs.delete(&key, second.token()).await?;
+    second.release().await?;
+    let is_refused = matches!(late, Err(Error::Stale { .. }));
+    let write = if is_refused {
+        "was refused by its token"
+    } else {
+        "was taken"
+    };
+    Ok(judge(
+        told && is_refused && took <= LEASE / 3 + SLACK,
+        format!(
+            "two held for {}, as documented; the late write {write}",
+            human(took)
+        ),
+    ))
+}
+
+/// The user's job gets so far.
+const KILLED_AFTER: Duration = Duration::from_millis(1_200);
+
+async fn job(ground: &Ground, name: &str, cmd: &[String]) -> Played {
+    let Some((program, words)) = cmd.split_first() else {
+        return Ok(Outcome::Skipped("say which, behind --".to_owned()));
+    };
+    let mutex = ground.one.mutex(name);
+    let mut ran = Vec::new();
+    for limit in [Some(KILLED_AFTER), None] {
+        let guard = mutex.lock().await?;
+        let stdout = io::stderr().as_fd().try_clone_to_owned();
+        let stdout = stdout.map_err(|error| Failure::internal("pass on stderr", &error))?;
+        let mut child = Command::new(program)
+            .args(words)
+            .env("LEASEHOLD_NAME", name)
+            .stdin(Stdio::null())
+            .stdout(stdout) // its own is for the answer
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| {
+                Failure::new(
+                    Exit::cannot_start(&error),
+                    format!("could not start {program:?}: {error}"),
+                )
+            })?;
+        let (begun, group) = (Instant::now(), child.id());
+        let ended = match limit {
+            Some(limit) => timeout(limit, child.wait()).await.ok(),
+            None => Some(child.wait().await),
+        };
+        if ended.is_none() {
+            let group = group
+                .and_then(|group| i32::try_from(group).ok())
+                .and_then(Pid::from_raw);
+            let _ = group.map(|group| kill_process_group(group, Signal::KILL));
+        }
+        let status = child.wait().await;
+        let status = status.map_err(|error| Failure::internal("wait for the job", &error))?;
+        ran.push((status, begun.elapsed(), ended.is_none()));
+        release(guard).await?;
+    }
+    let [(first, took, is_killed), (second, ..)] = ran[..] else {
+        return Ok(judge(false, "it was not run twice".to_owned()));
+    };
+    let took = human(took);
+    let begin = if is_killed {
+        format!("killed after {took}")
+    } else {
+        format!("ended by itself after {took}, {}", shown(first))
+    };
+    Ok(judge(
+        second.success(),
+        format!("{program} {begin}; run again: {}", shown(second)),
+    ))
+}
+
+fn shown(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit {code}"),
+        (None, signal) => format!("signal {}", signal.unwrap_or_default()),
+    }
+}
+
+/// A hold that was lost is told by the figures.
+pub(super) async fn release(guard: Guard) -> Result<(), Failure> {
+    match guard.release().await {
+        Ok(_) | Err(Error::Lost { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

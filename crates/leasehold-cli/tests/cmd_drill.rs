@@ -1,0 +1,152 @@
+//! `leasehold drill`: each row passes on a server that keeps locks, and fails on one that forgets them.
+
+mod common;
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use common::{Process, SOON, code, leasehold, stderr, stdout};
+use leasehold_testkit::{Flavor, Server, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+fn drill(url: &str, words: &[&str]) -> (i32, Value) {
+    let output = leasehold(url)
+        .args(["drill", "--json"])
+        .args(words)
+        .output()
+        .unwrap();
+    let document = serde_json::from_slice(&output.stdout);
+    let document = document.unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    (code(output.status), document)
+}
+
+fn outcomes(document: &Value) -> Vec<(u64, &str)> {
+    let rows = document["rows"].as_array().unwrap().iter();
+    rows.map(|row| {
+        (
+            row["row"].as_u64().unwrap(),
+            row["outcome"].as_str().unwrap(),
+        )
+    })
+    .collect()
+}
+
+/// Keys that do not end.
+fn endless(server: &Server) -> Vec<String> {
+    let keys: Vec<String> = redis::from_redis_value(server.cli(&["KEYS", "*"])).unwrap();
+    let ends = |key: &&String| common::pttl(server, key) < 0;
+    keys.iter().filter(ends).cloned().collect()
+}
+
+#[test]
+fn every_row_passes_and_leaves_nothing_that_does_not_end() {
+    let files = tempfile::tempdir().unwrap();
+    let report = files.path().join("drill.md");
+    thread::scope(|scope| {
+        for flavor in Flavor::available() {
+            let report = report.with_extension(flavor.to_string());
+            scope.spawn(move || {
+                let server = Server::start(flavor);
+                let words = ["--report", report.to_str().unwrap(), "--", "sleep", "3"];
+                let (code, document) = drill(&server.url(), &words);
+                let all: Vec<_> = (1..=8).map(|row| (row, "passed")).collect();
+                assert_eq!(
+                    (code, outcomes(&document)),
+                    (0, all),
+                    "{flavor}: {document:#}"
+                );
+                let text = std::fs::read_to_string(&report).unwrap();
+                for says in [
+                    "| 4 ✓ | kill -9 | the next holder within",
+                    "run again: exit 0",
+                ] {
+                    assert!(text.contains(says), "{text}");
+                }
+                assert_eq!(endless(&server), [""; 0], "{flavor}");
+            });
+        }
+    });
+}
+
+/// It forgets each lock at once, as a server does that evicts all it has.
+#[test]
+fn rows_fail_on_a_server_that_forgets_and_its_policy_is_named() {
+    let limit = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let server = Server::start_with(Flavor::Redis, &limit);
+    let (url, ends) = (server.url(), AtomicBool::new(false));
+    let (code, document) = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                server.cli(&["FLUSHALL"]);
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let ended = thread::Builder::new().spawn_scoped(scope, || drill(&url, &["--only", "1,3"]));
+        let ended = ended.unwrap().join();
+        ends.store(true, Ordering::Relaxed);
+        ended.unwrap()
+    });
+    assert_eq!(
+        (code, outcomes(&document)),
+        (1, vec![(1, "failed"), (3, "failed")]),
+        "{document:#}"
+    );
+    let dangers = document["dangers"].to_string();
+    assert!(dangers.contains("allkeys-lru"), "{document:#}");
+}
+
+#[test]
+fn a_job_that_fails_the_second_time_fails_its_row_and_a_job_is_asked_for() {
+    let server = Server::start(Flavor::Redis);
+    let (code, document) = drill(
+        &server.url(),
+        &["--only", "8", "--", "sh", "-c", "echo out; exit 3"],
+    );
+    assert_eq!((code, outcomes(&document)), (1, vec![(8, "failed")]));
+    let figures = document["rows"][0]["figures"].as_str().unwrap();
+    assert!(
+        figures.contains("ended by itself") && figures.ends_with("run again: exit 3"),
+        "{figures}"
+    );
+    let (code, document) = drill(&server.url(), &["--only", "8"]);
+    assert_eq!((code, outcomes(&document)), (0, vec![(8, "skipped")]));
+}
+
+#[test]
+fn a_drill_that_cannot_be_is_refused_and_one_that_is_ended_leaves_no_lock() {
+    let refused = |url: &str, words: &[&str]| {
+        let output = leasehold(url).arg("drill").args(words).output().unwrap();
+        (code(output.status), stdout(&output), stderr(&output))
+    };
+    assert_eq!(refused("memory:", &[]).0, 64);
+    assert_eq!(refused("redis://127.0.0.1:1/", &["--only", "9"]).0, 64);
+    assert_eq!(
+        refused("redis://127.0.0.1:1/", &["--connect-timeout", "1s"]).0,
+        69
+    );
+    let (primary, replica) = (Server::start(Flavor::Redis), Server::start(Flavor::Redis));
+    let port = primary.addr().port().to_string();
+    replica.cli(&["REPLICAOF", "127.0.0.1", &port]);
+    let (code, out, err) = refused(&replica.url(), &["--connect-timeout", "2s"]);
+    assert!(code != 0 && err.contains("replica"), "{code}: {out}{err}");
+
+    let mut drill = leasehold(&primary.url());
+    let mut drill = Process::start(
+        drill
+            .args(["drill", "--only", "4"])
+            .stdout(std::process::Stdio::null()),
+    );
+    let locks = || {
+        let keys: Vec<String> =
+            redis::from_redis_value(primary.cli(&["KEYS", "leasehold-drill:*"])).unwrap();
+        keys.len()
+    };
+    wait_until(SOON, "a process of it holds", || locks() == 1);
+    drill.signal(Signal::TERM);
+    assert_eq!(drill.code(), 143);
+    wait_until(SOON, "its lease has ended", || locks() == 0);
+}
