@@ -9,7 +9,7 @@ use std::{
 };
 
 use common::{Process, SOON, code, leasehold, stderr, stdout};
-use leasehold_testkit::{Flavor, Server, wait_until};
+use leasehold_testkit::{Cluster, Flavor, Primaries, SentinelGroup, Server, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -69,6 +69,38 @@ fn every_row_passes_and_leaves_nothing_that_does_not_end() {
                 assert_eq!(endless(&server), [""; 0], "{flavor}");
             });
         }
+    });
+}
+
+/// A way to one server can be cut, and no way to several.
+#[test]
+fn it_passes_on_a_cluster_and_behind_sentinels_and_on_a_majority_without_tokens() {
+    let cluster = Cluster::start(Flavor::Valkey);
+    let sentinels = SentinelGroup::start(Flavor::Redis);
+    let majority = Primaries::start(3, Flavor::Redis);
+    let hosts = (0..3).map(|at| majority.server(at).addr().to_string());
+    let majority_url = format!("redlock://{}/", hosts.collect::<Vec<_>>().join(","));
+    let passes = |url: &str, words: &[&str], skipped: &[u64]| {
+        let words = [&["--only", "1,2,4,6,7"], words].concat();
+        let (code, document) = drill(url, &words);
+        let expected = [1, 2, 4, 6, 7].map(|row| {
+            let outcome = if skipped.contains(&row) {
+                "skipped"
+            } else {
+                "passed"
+            };
+            (row, outcome)
+        });
+        assert_eq!(
+            (code, outcomes(&document)),
+            (0, expected.to_vec()),
+            "{url}: {document:#}"
+        );
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| passes(&cluster.url(), &[], &[6]));
+        scope.spawn(|| passes(&sentinels.url(), &[], &[6]));
+        scope.spawn(|| passes(&majority_url, &["--persistent-servers"], &[6, 7]));
     });
 }
 

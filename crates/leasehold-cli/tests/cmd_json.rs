@@ -49,6 +49,16 @@ fn a_doctor_s_findings_have_the_documented_fields() {
 }
 
 #[test]
+fn a_drill_has_the_documented_fields() {
+    let server = Server::start(Flavor::Redis);
+    let words = ["drill", "--only", "2", "--json"];
+    let output = leasehold(&server.url()).args(words).output();
+    let said = read(&stdout(&output.unwrap()));
+    assert_eq!(fields(&said), documented("## `leasehold drill --json`"));
+    assert_eq!(fields(&said["rows"][0]), documented("### A row"));
+}
+
+#[test]
 fn a_status_has_the_documented_fields_and_so_have_its_holders() {
     let server = Server::start(Flavor::Redis);
     let script = "$0 status job --json; $0 ls --json; $0 unlock job --force --json";
@@ -66,7 +76,7 @@ fn a_status_has_the_documented_fields_and_so_have_its_holders() {
     assert_eq!(status["server"], format!("redis://{}/0", server.addr()));
     assert_eq!(
         fields(&unlock),
-        documented("## `leasehold unlock NAME --force --json`")
+        documented("## `leasehold unlock NAME --json`")
     );
     assert_eq!(fields(&unlock["before"]), documented_status);
 }

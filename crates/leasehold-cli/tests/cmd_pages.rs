@@ -71,6 +71,7 @@ fn each_command_has_a_man_page() {
         (&["man", "status"], "leasehold-status", "quiet"),
         (&["man", "ls"], "leasehold-ls", "older"),
         (&["man", "doctor"], "leasehold-doctor", "strict"),
+        (&["man", "drill"], "leasehold-drill", "report"),
         (&["man", "unlock"], "leasehold-unlock", "force"),
         (&["man", "demo"], "leasehold-demo", "seed"),
     ] {
@@ -104,6 +105,7 @@ fn the_help_of_a_run_fits_a_page() {
         ["status", "--help"],
         ["ls", "--help"],
         ["doctor", "--help"],
+        ["drill", "--help"],
         ["unlock", "--help"],
         ["demo", "--help"],
     ] {

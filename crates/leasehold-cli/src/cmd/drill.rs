@@ -51,9 +51,9 @@ impl Ground {
         })
     }
 
-    /// A name of this drill alone.
+    /// A name of this drill alone. In a cluster, what begins with it is in the same slot.
     fn name(&self, row: u8) -> String {
-        format!("leasehold-drill:{}:{row}", self.one.id())
+        format!("leasehold-drill:{{{}}}:{row}", self.one.id())
     }
 }
 

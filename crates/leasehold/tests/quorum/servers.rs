@@ -387,11 +387,8 @@ async fn a_holder_that_one_server_does_not_hear_is_alive_and_one_that_none_hears
             format!("{list:?}").contains(holds.id())
         };
         until(Some(true)).await;
-        let has_label = |at| {
-            keys(servers.server(at))
-                .iter()
-                .any(|key| key.contains("client:"))
-        };
+        let label = format!("leasehold:client:{}", &holds.id()[..13]);
+        let has_label = |at| int(servers.server(at), &["EXISTS", &label]) == 1;
         wait_until_async(SOON, "all have its label", || (0..3).all(has_label)).await;
         for at in 0..3 {
             servers.proxy(at).refuse(true);
