@@ -161,7 +161,7 @@ fn what_another_client_wrote_is_shown_and_not_obeyed() {
     server.cli(&["SET", "leasehold:client:79f0ed8b-09de", &label]);
     let script = "export TERM=xterm; for name in job labelled; do $leasehold status $name; \
         $leasehold run --wait 0 $name -- true; $leasehold status --json $name; done; $leasehold ls; \
-        $leasehold unlock --force --kind mutex job; echo the end";
+        $leasehold unlock --force --yes --kind mutex job; echo the end";
     let terminal = Terminal::run(&server, script);
     terminal.shows("the end");
     let shown = terminal.shown.lock().unwrap().clone();
@@ -171,6 +171,34 @@ fn what_another_client_wrote_is_shown_and_not_obeyed() {
     for obeyed in ["\u{1b}]", "\u{7}", "\u{9b}", "\u{202e}", "\nroot"] {
         assert!(!shown.contains(obeyed), "{obeyed:?} in {shown:?}");
     }
+}
+
+#[test]
+fn a_forced_unlock_shows_the_holder_and_asks() {
+    let server = Server::start(Flavor::Redis);
+    let java = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1:57";
+    server.cli(&["HSET", "job", java, "1"]);
+    server.cli(&["PEXPIRE", "job", "60000"]);
+    let unlock = "$leasehold unlock --force job; echo \"status $?\"";
+    let mut terminal = Terminal::run(&server, &format!("{unlock}; {unlock}; {unlock}"));
+    terminal.shows("a Java client, thread 57");
+    terminal.shows("Take it away? [y/N]");
+    assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(1));
+    terminal.type_in("n\n");
+    terminal.shows("you said no");
+    terminal.shows("status 75");
+    // Meanwhile another has it: not the holder that was shown.
+    let asked = |terminal: &Terminal| terminal.shown.lock().unwrap().matches("[y/N]").count();
+    wait_until(SOON, "it asks again", || asked(&terminal) == 2);
+    let next = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1:58";
+    let swap = "redis.call('DEL', KEYS[1]) redis.call('HSET', KEYS[1], ARGV[1], 1) return redis.call('PEXPIRE', KEYS[1], 60000)";
+    server.cli(&["EVAL", swap, "1", "job", next]);
+    terminal.type_in("y\n");
+    wait_until(SOON, "it asks again", || asked(&terminal) == 3);
+    assert_eq!(server.cli(&["HEXISTS", "job", next]), redis::Value::Int(1));
+    terminal.type_in("y\n");
+    terminal.shows("status 0");
+    assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(0));
 }
 
 /// On a terminal a process of ours waits for it first, and becomes the command then.

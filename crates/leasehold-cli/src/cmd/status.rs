@@ -172,8 +172,11 @@ pub(super) fn picture(status: &Status, now: SystemTime) -> String {
                 &format!("{} ago at most, {}", human(ago), at(since)),
             );
         }
-        if !holder.client.is_empty() {
-            row("owner", &visible(&holder.owner));
+        // For `unlock --if-owner`.
+        if !kinds::may_be_data(status)
+            && let Some(owner) = kinds::owner(status, holder)
+        {
+            row("owner", &visible(owner));
         }
         row("lease", &Life::of(holder).told(holder.remaining));
         if holder.holds > 1 {
