@@ -293,7 +293,7 @@ pub(crate) fn is_bare_number(status: &Status) -> bool {
     status.available.is_some() && status.holders.is_empty() && !has_no_permits(status)
 }
 
-fn is_of_another_kind(error: &Error) -> bool {
+pub(crate) fn is_of_another_kind(error: &Error) -> bool {
     matches!(error, Error::Rejected { source, .. } if source.to_string().contains("WRONGTYPE"))
 }
 

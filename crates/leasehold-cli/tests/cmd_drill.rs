@@ -144,8 +144,14 @@ fn a_job_that_fails_the_second_time_fails_its_row_and_a_job_is_asked_for() {
         figures.contains("ended by itself") && figures.ends_with("run again: exit 3"),
         "{figures}"
     );
-    let (code, document) = drill(&server.url(), &["--only", "8"]);
-    assert_eq!((code, outcomes(&document)), (0, vec![(8, "skipped")]));
+    for words in [&["--only", "8"][..], &["--only", "8", "--", "true"]] {
+        let (code, document) = drill(&server.url(), words);
+        assert_eq!(
+            (code, outcomes(&document)),
+            (0, vec![(8, "skipped")]),
+            "{words:?}"
+        );
+    }
 }
 
 #[test]
@@ -156,6 +162,14 @@ fn a_drill_that_cannot_be_is_refused_and_one_that_is_ended_leaves_no_lock() {
     };
     assert_eq!(refused("memory:", &[]).0, 64);
     assert_eq!(refused("redis://127.0.0.1:1/", &["--only", "9"]).0, 64);
+    assert_eq!(
+        refused("redis://127.0.0.1:1/", &["--only", "1", "--", "true"]).0,
+        64
+    );
+    assert_eq!(
+        refused("redis://127.0.0.1:1/", &["--report", "/nowhere/at/all"]).0,
+        70
+    );
     assert_eq!(
         refused("redis://127.0.0.1:1/", &["--connect-timeout", "1s"]).0,
         69
@@ -181,4 +195,20 @@ fn a_drill_that_cannot_be_is_refused_and_one_that_is_ended_leaves_no_lock() {
     drill.signal(Signal::TERM);
     assert_eq!(drill.code(), 143);
     wait_until(SOON, "its lease has ended", || locks() == 0);
+}
+
+/// Its shell has a process of its own, as jobs have.
+#[test]
+fn a_drill_that_is_ended_takes_the_processes_of_the_job_along() {
+    for signal in [Signal::TERM, Signal::HUP] {
+        let (server, notes) = (Server::start(Flavor::Redis), common::Notes::new());
+        let script = format!("sleep 100 & echo $! >{}; wait", notes.sh("pid"));
+        let mut drill = leasehold(&server.url());
+        let drill = drill.args(["drill", "--only", "8", "--", "sh", "-c", &script]);
+        let mut drill = Process::start(drill.stdout(std::process::Stdio::null()));
+        let job = notes.wait_pid("pid");
+        drill.signal(signal);
+        assert_eq!(drill.code(), 128 + signal.as_raw());
+        wait_until(SOON, "the job's process is gone", || !common::is_there(job));
+    }
 }

@@ -6,14 +6,20 @@ mod child;
 mod network;
 mod rows;
 
-use std::{fmt::Write as _, fs, time::Duration};
+use std::{
+    fmt::Write as _,
+    fs::File,
+    io::{self, Write as _},
+    time::Duration,
+};
 
 use anstyle::{AnsiColor, Style};
+use futures_util::future::join_all;
 use leasehold::{Client, Level, Shutdown};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     time::Instant,
 };
 
@@ -80,29 +86,60 @@ struct Row {
 pub(crate) async fn run(args: &Drill) -> Result<Exit, Failure> {
     let address = args.server.address()?;
     address.refuse_memory()?;
-    let failed = |error| Failure::internal("hear signals", &error);
-    let (mut interrupt, mut terminate) = (
-        signal(SignalKind::interrupt()).map_err(failed)?,
-        signal(SignalKind::terminate()).map_err(failed)?,
-    );
+    if !args.cmd.is_empty() && !args.only.is_empty() && !args.only.contains(&rows::YOUR_JOB) {
+        let message = format!(
+            "a job is given, and --only leaves out its row, {}",
+            rows::YOUR_JOB
+        );
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    // Now, and not when all has been played.
+    let report = args.report.as_ref().map(File::create).transpose();
+    let report = report.map_err(|error| Failure::internal("make the report", &error))?;
+    let mut told = Ending::listen().map_err(|error| Failure::internal("hear signals", &error))?;
     let ground = tokio::select! {
         ground = Ground::new(address) => ground?,
-        _ = interrupt.recv() => return Ok(Exit::by_signal(SignalKind::interrupt().as_raw_value())),
-        _ = terminate.recv() => return Ok(Exit::by_signal(SignalKind::terminate().as_raw_value())),
+        exit = told.next() => return Ok(exit),
     };
     let exit = tokio::select! {
-        exit = play(args, &ground) => exit,
-        _ = interrupt.recv() => Ok(Exit::by_signal(SignalKind::interrupt().as_raw_value())),
-        _ = terminate.recv() => Ok(Exit::by_signal(SignalKind::terminate().as_raw_value())),
+        exit = play(args, &ground, report) => exit,
+        exit = told.next() => Ok(exit),
     };
-    for client in [&ground.other, &ground.one] {
-        let grace = Duration::ZERO;
-        client.shutdown(Shutdown::ReleaseAll { grace }).await;
+    let grace = Duration::ZERO;
+    let shut = [&ground.other, &ground.one].map(|it| it.shutdown(Shutdown::ReleaseAll { grace }));
+    tokio::select! {
+        _ = join_all(shut) => {}
+        _ = told.next() => {}
     }
     exit
 }
 
-async fn play(args: &Drill, ground: &Ground) -> Result<Exit, Failure> {
+/// The signals that end a program. Its own way out takes the job's processes and the files along.
+struct Ending([Signal; 4]);
+
+impl Ending {
+    fn listen() -> io::Result<Ending> {
+        Ok(Ending([
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+            signal(SignalKind::quit())?,
+        ]))
+    }
+
+    async fn next(&mut self) -> Exit {
+        let [interrupt, terminate, hangup, quit] = &mut self.0;
+        let signal = tokio::select! {
+            _ = interrupt.recv() => SignalKind::interrupt(),
+            _ = terminate.recv() => SignalKind::terminate(),
+            _ = hangup.recv() => SignalKind::hangup(),
+            _ = quit.recv() => SignalKind::quit(),
+        };
+        Exit::by_signal(signal.as_raw_value())
+    }
+}
+
+async fn play(args: &Drill, ground: &Ground, file: Option<File>) -> Result<Exit, Failure> {
     // A server that takes no locks is one failure, and not eight.
     if let Some(trial) = ground.one.mutex(ground.name(0)).try_lock().await? {
         rows::release(trial).await?;
@@ -148,10 +185,6 @@ async fn play(args: &Drill, ground: &Ground) -> Result<Exit, Failure> {
         .collect();
     let server = findings.iter().find(|finding| finding.word == "server");
     let server = server.map_or(String::new(), |finding| finding.what.clone());
-    if let Some(path) = &args.report {
-        let text = report(ground, &server, &rows, took, &why);
-        fs::write(path, text).map_err(|error| Failure::internal("write the report", &error))?;
-    }
     if args.json {
         output::answer(&json!({
             "rows": rows.iter().map(document).collect::<Vec<_>>(),
@@ -162,13 +195,22 @@ async fn play(args: &Drill, ground: &Ground) -> Result<Exit, Failure> {
             "dangers": why,
         }))?;
     } else {
-        let mut text = format!("{passed} of {} passed · {}\n", rows.len(), human(took));
+        let skipped = match rows.len() - passed - failed {
+            0 => String::new(),
+            skipped => format!(", {skipped} skipped"),
+        };
+        let played = passed + failed;
+        let mut text = format!("{passed} of {played} passed{skipped} · {}\n", human(took));
         if failed > 0 {
-            for why in why {
-                let _ = writeln!(text, "the server: {}", visible(&why));
+            for why in &why {
+                let _ = writeln!(text, "the server: {}", visible(why));
             }
         }
         output::print(&text)?;
+    }
+    if let Some(mut file) = file {
+        let written = file.write_all(report(ground, &server, &rows, took, &why).as_bytes());
+        written.map_err(|error| Failure::internal("write the report", &error))?;
     }
     Ok(if failed > 0 {
         Exit::CheckFailed

@@ -91,10 +91,12 @@ async fn look_again(client: &Client, found: &mut Vec<Status>) {
             async move { kinds::look(client, kind, &lock.name).await }
         });
         for (at, look) in few.iter().zip(join_all(looks).await) {
-            // Another kind has the name by now: then this lock is free.
             match look {
                 Ok((_, lock)) => found[*at] = lock,
-                Err(_) => found[*at].holders.clear(),
+                // Another kind has the name by now, so this lock is free.
+                Err(error) if kinds::is_of_another_kind(&error) => found[*at].holders.clear(),
+                // The first look stands.
+                Err(_) => {}
             }
         }
     }

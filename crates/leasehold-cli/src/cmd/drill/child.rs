@@ -133,6 +133,9 @@ pub(crate) fn main() -> ExitCode {
         output::say(&output::remark("this word is for `leasehold drill`"));
         return Exit::Usage.into();
     };
+    // Also if the drill was killed while this process stands still.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     // When the drill is gone, so is its end of the pipe.
     std::thread::spawn(|| {
         let _ = io::stdin().lock().read_line(&mut String::new());
@@ -158,6 +161,7 @@ async fn takes_turns(client: &Client, name: &str, files: &Path, turns: u32) -> R
     let (inside, count) = (files.join("inside"), files.join("count"));
     for _ in 0..turns {
         let guard = client.mutex(name).lock().await?;
+        say(&Said::Held);
         let is_alone = File::create_new(&inside).is_ok();
         if !is_alone {
             say(&Said::Overlap);
@@ -185,8 +189,13 @@ async fn takes_turns(client: &Client, name: &str, files: &Path, turns: u32) -> R
 async fn holds(client: &Client, name: &str) -> Result<(), Failure> {
     let guard = client.mutex(name).lease(LEASE).lock().await?;
     say(&Said::Held);
-    while guard.ensure(Duration::ZERO).is_ok() {
-        say(&Said::Step(clock::now()));
+    loop {
+        // Before it makes sure: a stop in between must not make this step look late.
+        let at = clock::now();
+        if guard.ensure(Duration::ZERO).is_err() {
+            break;
+        }
+        say(&Said::Step(at));
         sleep(STEP).await;
     }
     say(&Said::Lost(clock::now()));

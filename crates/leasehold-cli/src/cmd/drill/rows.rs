@@ -10,7 +10,7 @@ use std::{
 use leasehold::{Client, Error, ErrorKind, Guard};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
-    process::Command,
+    process::{Child, Command},
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
@@ -59,6 +59,12 @@ const SLACK: Duration = Duration::from_secs(1);
 
 const PROCESSES: u32 = 4;
 const TURNS: u32 = 50;
+
+/// The row of the user's job.
+pub(super) const YOUR_JOB: u8 = 8;
+
+/// A lock of the drill that is not free by then will not be.
+const LONG: Duration = LEASE.saturating_mul(5);
 
 type Played = Result<Outcome, Failure>;
 
@@ -127,7 +133,7 @@ async fn contenders(ground: &Ground, name: String) -> Played {
 
 async fn a_wait_ends(ground: &Ground, name: &str) -> Played {
     const WAIT: Duration = Duration::from_millis(500);
-    let guard = ground.one.mutex(name).lock().await?;
+    let guard = taken(ground.one.mutex(name).try_lock_for(LONG).await?)?;
     let asked = Instant::now();
     let waited = ground.other.mutex(name).try_lock_for(WAIT).await?;
     let took = asked.elapsed();
@@ -159,11 +165,15 @@ async fn until_nobody_waits(client: &Client, name: &str) -> Result<usize, Error>
 }
 
 async fn renewal(ground: &Ground, name: &str) -> Played {
-    let guard = ground.one.mutex(name).lease(LEASE).lock().await?;
+    let guard = taken(ground.one.mutex(name).try_lock_for(LONG).await?)?;
     let (owner, since) = (guard.owner(), Instant::now());
     let (mut looks, mut least) = (0, LEASE);
     while since.elapsed() < 3 * LEASE {
-        let status = ground.other.status(name).await?;
+        sleep(Duration::from_millis(50)).await;
+        // During a failover a look may have no answer; the lock goes on.
+        let Ok(status) = ground.other.status(name).await else {
+            continue;
+        };
         let held = status.holder().filter(|holder| holder.owner == owner);
         let Some(left) = held.and_then(|holder| holder.remaining) else {
             let after = human(since.elapsed());
@@ -173,13 +183,12 @@ async fn renewal(ground: &Ground, name: &str) -> Played {
             ));
         };
         (looks, least) = (looks + 1, least.min(left));
-        sleep(Duration::from_millis(50)).await;
     }
     let held = human(since.elapsed());
     release(guard).await?;
     let least_shown = human(least);
     Ok(judge(
-        least >= LEASE / 3,
+        looks > 0 && least >= LEASE / 3,
         format!(
             "held for {held}: its lease was looked at {looks} times, never under {least_shown}"
         ),
@@ -199,7 +208,11 @@ async fn waits_behind(ground: &Ground, name: &str) -> Result<Waiter, Failure> {
         Ok((guard, Instant::now(), clock::now()))
     });
     let since = Instant::now();
-    while ground.one.status(name).await?.waiting_clients == 0 && since.elapsed() < SLACK {
+    while since.elapsed() < SLACK {
+        let status = ground.one.status(name).await;
+        if status.is_ok_and(|status| status.waiting_clients > 0) {
+            break;
+        }
         sleep(Duration::from_millis(20)).await;
     }
     Ok(waiter)
@@ -207,10 +220,10 @@ async fn waits_behind(ground: &Ground, name: &str) -> Result<Waiter, Failure> {
 
 /// The holder after the one that was killed, stopped or cut off; a failure if there is none for too long.
 async fn next(waiter: Waiter) -> Result<Next, Failure> {
-    if let Ok(Ok(next)) = timeout(5 * LEASE, waiter).await {
+    if let Ok(Ok(next)) = timeout(LONG, waiter).await {
         return Ok(next?);
     }
-    let long = human(5 * LEASE);
+    let long = human(LONG);
     let why = format!("the next had not got it after {long}");
     Err(Failure::new(Exit::Internal, why))
 }
@@ -274,7 +287,7 @@ async fn cut(ground: &Ground, name: &str) -> Played {
         return Ok(Outcome::Skipped(why));
     };
     let through = super::connect(&ground.address.at(url)).await?;
-    let guard = through.mutex(name).lease(LEASE).lock().await?;
+    let guard = taken(through.mutex(name).try_lock_for(LONG).await?)?;
     let waiter = waits_behind(ground, name).await?;
     network.cut();
     let cut = Instant::now();
@@ -282,7 +295,7 @@ async fn cut(ground: &Ground, name: &str) -> Played {
         guard.lost().await;
         Instant::now()
     };
-    let (told, next) = tokio::join!(timeout(5 * LEASE, told), next(waiter));
+    let (told, next) = tokio::join!(timeout(LONG, told), next(waiter));
     let (next, at, _) = next?;
     release(next).await?;
     let Ok(told) = told else {
@@ -303,18 +316,18 @@ async fn cut(ground: &Ground, name: &str) -> Played {
 
 async fn forgotten(ground: &Ground, name: &str) -> Played {
     let (fenced, key) = (ground.one.fenced_mutex(name), format!("{name}:data"));
-    let first = match fenced.lease(LEASE).lock().await {
+    let first = match fenced.try_lock_for(LONG).await {
         Err(error) if error.kind() == ErrorKind::Invalid => {
             return Ok(Outcome::Skipped(
                 "a majority of servers has no fencing tokens".to_owned(),
             ));
         }
-        first => first?,
+        first => taken(first?)?,
     };
     // As an eviction, a flush or a failover does.
     ground.other.fenced_mutex(name).force_unlock().await?;
     let forgotten = Instant::now();
-    let second = ground.other.fenced_mutex(name).lock().await?;
+    let second = taken(ground.other.fenced_mutex(name).try_lock_for(LONG).await?)?;
     let (theirs, ours) = (
         ground.other.fenced_store(name),
         ground.one.fenced_store(name),
@@ -351,52 +364,86 @@ async fn job(ground: &Ground, name: &str, cmd: &[String]) -> Played {
     let mutex = ground.one.mutex(name);
     let mut ran = Vec::new();
     for limit in [Some(KILLED_AFTER), None] {
-        let guard = mutex.lock().await?;
+        let guard = taken(mutex.try_lock_for(LONG).await?)?;
+        let begun = Instant::now();
+        let mut group = Group::start(program, words, name)?;
+        let ended = match limit {
+            Some(limit) => timeout(limit, group.child.wait()).await.is_ok(),
+            None => group.child.wait().await.is_ok(),
+        };
+        if ended {
+            group.leader = None; // it has left what goes on behind it on purpose
+        } else {
+            group.kill();
+        }
+        let status = group.child.wait().await;
+        let status = status.map_err(|error| Failure::internal("wait for the job", &error))?;
+        if !guard.is_valid() {
+            return Ok(judge(false, "the lock was lost while it ran".to_owned()));
+        }
+        ran.push((status, begun.elapsed(), ended));
+        release(guard).await?;
+    }
+    let [(first, took, ended), (second, ..)] = ran[..] else {
+        return Ok(judge(false, "it was not run twice".to_owned()));
+    };
+    let (took, again) = (human(took), shown(second));
+    Ok(if !ended {
+        let figures = format!("{program} killed after {took}; run again: {again}");
+        judge(second.success(), figures)
+    } else if second.success() {
+        Outcome::Skipped(format!(
+            "{program} ended by itself after {took}, {}, before it could be killed; run again: {again}",
+            shown(first)
+        ))
+    } else {
+        let figures = format!(
+            "{program} ended by itself after {took}, {}; run again: {again}",
+            shown(first)
+        );
+        judge(false, figures)
+    })
+}
+
+/// The process group of the user's job, which ends with the row.
+struct Group {
+    child: Child,
+    leader: Option<Pid>,
+}
+
+impl Group {
+    fn start(program: &str, words: &[String], name: &str) -> Result<Group, Failure> {
         let stdout = io::stderr().as_fd().try_clone_to_owned();
         let stdout = stdout.map_err(|error| Failure::internal("pass on stderr", &error))?;
-        let mut child = Command::new(program)
+        let child = Command::new(program)
             .args(words)
             .env("LEASEHOLD_NAME", name)
             .stdin(Stdio::null())
             .stdout(stdout) // its own is for the answer
             .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| {
-                Failure::new(
-                    Exit::cannot_start(&error),
-                    format!("could not start {program:?}: {error}"),
-                )
-            })?;
-        let (begun, group) = (Instant::now(), child.id());
-        let ended = match limit {
-            Some(limit) => timeout(limit, child.wait()).await.ok(),
-            None => Some(child.wait().await),
-        };
-        if ended.is_none() {
-            let group = group
-                .and_then(|group| i32::try_from(group).ok())
-                .and_then(Pid::from_raw);
-            let _ = group.map(|group| kill_process_group(group, Signal::KILL));
-        }
-        let status = child.wait().await;
-        let status = status.map_err(|error| Failure::internal("wait for the job", &error))?;
-        ran.push((status, begun.elapsed(), ended.is_none()));
-        release(guard).await?;
+            .spawn();
+        let child = child.map_err(|error| {
+            let message = format!("could not start {program:?}: {error}");
+            Failure::new(Exit::cannot_start(&error), message)
+        })?;
+        let leader = child.id().and_then(|pid| i32::try_from(pid).ok());
+        Ok(Group {
+            leader: leader.and_then(Pid::from_raw),
+            child,
+        })
     }
-    let [(first, took, is_killed), (second, ..)] = ran[..] else {
-        return Ok(judge(false, "it was not run twice".to_owned()));
-    };
-    let took = human(took);
-    let begin = if is_killed {
-        format!("killed after {took}")
-    } else {
-        format!("ended by itself after {took}, {}", shown(first))
-    };
-    Ok(judge(
-        second.success(),
-        format!("{program} {begin}; run again: {}", shown(second)),
-    ))
+
+    fn kill(&mut self) {
+        if let Some(leader) = self.leader.take() {
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }
 
 fn shown(status: ExitStatus) -> String {
@@ -404,6 +451,17 @@ fn shown(status: ExitStatus) -> String {
         (Some(code), _) => format!("exit {code}"),
         (None, signal) => format!("signal {}", signal.unwrap_or_default()),
     }
+}
+
+/// The lock, unless it was not free for long.
+fn taken<T>(asked: Option<T>) -> Result<T, Failure> {
+    asked.ok_or_else(|| {
+        let long = human(LONG);
+        Failure::new(
+            Exit::Internal,
+            format!("its lock was not free within {long}"),
+        )
+    })
 }
 
 /// A hold that was lost is told by the figures.

@@ -94,13 +94,12 @@ fn client(votes: &[&Owned], need: usize) -> KnownClient {
     let clients = || votes.iter().map(|vote| &vote.client);
     let is_missed = clients().filter(|it| it.connected == Some(false)).count() >= need;
     let there: Vec<_> = clients().filter(|it| it.connected == Some(true)).collect();
-    let told = there
-        .first()
-        .copied()
-        .or(clients().find(|it| it.label.is_some()));
+    let mut told = there.iter().copied().chain(clients());
+    let told = told.find(|it| it.label.is_some());
     KnownClient {
         connected: (!there.is_empty() || is_missed).then_some(!there.is_empty()),
         idle: there.iter().filter_map(|it| it.idle).min(),
+        is_named: clients().any(|it| it.is_named),
         ..told.cloned().unwrap_or_default()
     }
 }
