@@ -64,15 +64,16 @@ pub struct Status {
     pub votes: Vec<ServerVote>,
     /// Whether it says that it is a replica, which may not know yet what its primary does; `false` where `INFO` is not permitted.
     pub replica: bool,
-    pub(crate) looked: Looked,
+    /// When the server was asked, by the clock of the client that asked.
+    pub(crate) looked: Uncompared<Tick>,
 }
 
-/// When the server was asked, by the clock of the client that asked. Looks that saw the same are equal, whenever they were.
+/// A fact beside what a look shows: looks that show the same are equal, whatever it is.
 #[derive(Clone, Copy, Debug, Eq)]
-pub(crate) struct Looked(pub(crate) Tick);
+pub(crate) struct Uncompared<T>(pub(crate) T);
 
-impl PartialEq for Looked {
-    fn eq(&self, _other: &Looked) -> bool {
+impl<T> PartialEq for Uncompared<T> {
+    fn eq(&self, _other: &Uncompared<T>) -> bool {
         true
     }
 }
@@ -107,7 +108,8 @@ pub struct Holder {
     pub since: Option<SystemTime>,
     /// The time left of the lease; `None` if it has no end.
     pub remaining: Option<Duration>,
-    is_named: bool,
+    /// Its client has written, with its label, that its connections have names.
+    is_named: Uncompared<bool>,
 }
 
 /// A label is written each ten seconds, a little later on a slow network.
@@ -153,7 +155,7 @@ impl Status {
             server: found.server,
             votes: found.votes.into_iter().map(ServerVote::new).collect(),
             replica: found.is_replica,
-            looked: Looked(found.looked),
+            looked: Uncompared(found.looked),
         }
     }
 
@@ -206,14 +208,14 @@ impl Holder {
     /// # drop(guard); Ok(()) }
     /// ```
     pub fn is_silent(&self) -> bool {
-        self.is_named && self.idle.is_some_and(|idle| idle >= SILENT)
+        self.is_named.0 && self.idle.is_some_and(|idle| idle >= SILENT)
     }
 
     /// Adds what the servers tell of connections.
     pub(crate) fn connected_by(&mut self, connections: &ConnectedClients) {
         match connections.idle.get(&self.client) {
             Some(idle) => (self.connected, self.idle) = (Some(true), Some(*idle)),
-            None if connections.all && self.is_named => self.connected = Some(false),
+            None if connections.all && self.is_named.0 => self.connected = Some(false),
             None => {}
         }
     }
@@ -225,7 +227,7 @@ impl Holder {
             label: held.client.label,
             connected: held.client.connected,
             idle: held.client.idle,
-            is_named: held.client.is_named,
+            is_named: Uncompared(held.client.is_named),
             thread: by.thread,
             access: held.access,
             holds: held.holds,

@@ -21,6 +21,7 @@ pub(super) struct Flags {
 
 /// Each command, how many arguments it has at least and at most, and whether it writes (w) and may need memory (m).
 pub const COMMANDS: &[(&str, usize, usize, &str)] = &[
+    ("DBSIZE", 0, 0, ""),
     ("DEL", 1, MANY, "w"),
     ("UNLINK", 1, MANY, "w"),
     ("EXISTS", 1, MANY, ""),
@@ -153,6 +154,9 @@ impl Keyspace {
                     bulk(micros.to_string()),
                 ]))
             }
+            b"DBSIZE" => Ok(Value::Int(
+                i64::try_from(self.keys.len()).unwrap_or(i64::MAX),
+            )),
             b"PTTL" => Ok(Value::Int(self.ttl(&rest[0]))),
             b"PERSIST" => {
                 let had = self

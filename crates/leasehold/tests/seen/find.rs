@@ -39,7 +39,7 @@ fn kinds(found: &BTreeMap<String, Status>) -> Vec<(&str, LockKind)> {
 fn without_time(mut status: Status) -> Status {
     for holder in &mut status.holders {
         holder.remaining = holder.remaining.map(|_| Duration::ZERO);
-        holder.connected = None;
+        (holder.connected, holder.idle) = (None, None);
     }
     for queued in &mut status.queue {
         queued.connected = None;

@@ -3,7 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    SOON, flavors, keys, of_the_whole, sentinel::Sentinel, soon, wire::until_queued,
+    SOON, flavors, keys,
+    late::{in_time, unless_late_async},
+    of_the_whole,
+    sentinel::Sentinel,
+    soon,
+    wire::until_queued,
 };
 use futures_util::future::join_all;
 use leasehold::{Client, ClientBuilder, Error, Released};
@@ -105,39 +110,42 @@ async fn one_call_finds_out(wired: Wired) {
     let rounds = of_the_whole(20);
     let mut late = Vec::new();
     for round in 0..rounds {
-        let client = wired.builder().connect().await.unwrap();
-        let (asked, mut others) = (format!("asked:{round}"), Vec::new());
-        // In a cluster they are at each of its nodes.
-        for other in 0..4 {
-            let name = format!("other:{round}:{other}");
-            cycle(&client, &name).await;
-            others.push(name);
-        }
-        let held = client.mutex(format!("held:{round}")).lock().await.unwrap();
-        wired.until_quiet().await;
-        wired.hang();
-        let began = Instant::now();
-        let first = client.mutex(&asked).try_lock().await;
-        assert!(matches!(first, Err(Error::Ambiguous { .. })), "{first:?}");
-        let found_out = began.elapsed();
-        assert!(found_out < TIMEOUT * 3 / 2, "{found_out:?}");
-        for name in [vec![asked], others].concat() {
-            // Beside it, a client that has hung nowhere: it connects, too.
-            let control = async {
-                let client = wired.builder().connect().await.unwrap();
-                cycle(&client, &format!("control:{name}")).await;
-            };
-            let control = async {
-                let began = Instant::now();
-                control.await;
-                began.elapsed()
-            };
-            let (took, control) = tokio::join!(cycle(&client, &name), control);
-            if took > AT_ONCE.max(3 * control) {
-                late.push(format!("{name}: {took:?}, beside {control:?}"));
+        unless_late_async("a call finds out", TIMEOUT * 3 / 2, async || {
+            let client = wired.builder().connect().await.unwrap();
+            let (asked, mut others) = (format!("asked:{round}"), Vec::new());
+            // In a cluster they are at each of its nodes.
+            for other in 0..4 {
+                let name = format!("other:{round}:{other}");
+                cycle(&client, &name).await;
+                others.push(name);
             }
-        }
-        assert_eq!(held.release().await.unwrap(), Released::Freed);
+            let held = client.mutex(format!("held:{round}")).lock().await.unwrap();
+            wired.until_quiet().await;
+            wired.hang();
+            let began = Instant::now();
+            let first = client.mutex(&asked).try_lock().await;
+            assert!(matches!(first, Err(Error::Ambiguous { .. })), "{first:?}");
+            let found_out = began.elapsed();
+            for name in [vec![asked], others].concat() {
+                // Beside it, a client that has hung nowhere: it connects, too.
+                let control = async {
+                    let client = wired.builder().connect().await.unwrap();
+                    cycle(&client, &format!("control:{name}")).await;
+                };
+                let control = async {
+                    let began = Instant::now();
+                    control.await;
+                    began.elapsed()
+                };
+                let (took, control) = tokio::join!(cycle(&client, &name), control);
+                if took > AT_ONCE.max(3 * control) {
+                    late.push(format!("{name}: {took:?}, beside {control:?}"));
+                }
+            }
+            assert_eq!(held.release().await.unwrap(), Released::Freed);
+            in_time(found_out, TIMEOUT * 3 / 2)
+        })
+        .await;
     }
     assert!(late.is_empty(), "of {rounds} rounds: {late:#?}");
 }
