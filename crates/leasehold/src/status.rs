@@ -68,7 +68,7 @@ pub struct Status {
     pub(crate) looked: Uncompared<Tick>,
 }
 
-/// A fact beside what a look shows: looks that show the same are equal, whatever it is.
+/// A fact beside what a look shows: looks that show the same are equal, also if it differs.
 #[derive(Clone, Copy, Debug, Eq)]
 pub(crate) struct Uncompared<T>(pub(crate) T);
 
