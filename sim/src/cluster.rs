@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// What is written is acknowledged by the replica, or not.
+    /// The replica acknowledges each write, or lags.
     pub fn replica_lags(&mut self, lags: bool) {
         if self.healed_at.is_some() && lags {
             return;
@@ -348,7 +348,7 @@ impl World {
                 .find(|it| it.name == held.name && id(it) == id(held));
             let is_same = now.is_some_and(|now| (now.ends, now.holds) == (held.ends, held.holds));
             if !is_same {
-                // What was acknowledged is not lost with the server.
+                // A write that the replica has acknowledged outlives the server.
                 if !self.config.durable {
                     self.watch.forgive(held);
                 }

@@ -64,7 +64,7 @@ struct Args {
     /// A cluster of so many nodes, with slots that move and nodes that are replaced.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9), conflicts_with_all = ["quorum", "trouble"])]
     cluster: u8,
-    /// One server, whose place a replica takes that may lack what happened last.
+    /// A server fails, and a replica that may lack the last writes takes its place.
     #[arg(long, conflicts_with_all = ["quorum", "trouble", "cluster"])]
     failovers: bool,
 }

@@ -1,4 +1,4 @@
-//! What the simulated server makes of a script and of its values, as Redis does; and each command of the library's scripts is known to it.
+//! The simulated server runs scripts and turns their values into answers as Redis does, and it knows each command of the library's scripts.
 //!
 //! A program of its own: the tests of a library inside would compile it a second time.
 

@@ -242,7 +242,7 @@ fn memory(of: &Of<'_>, answers: &Answers) -> Option<Finding> {
     })
 }
 
-/// What it forgets when it restarts.
+/// Judges whether the server forgets locks when it restarts.
 fn persistence(of: &Of<'_>, answers: &Answers, votes: Option<bool>) -> Finding {
     let Some(aof) = answers.field("aof_enabled") else {
         return of.not_allowed("persistence", "INFO");

@@ -78,7 +78,7 @@ enum Outcome {
 struct Row {
     number: u8,
     title: &'static str,
-    /// What it has to be.
+    /// Its figures pass if they keep this.
     bound: &'static str,
     outcome: Outcome,
 }

@@ -99,7 +99,7 @@ impl Core {
         found.map_err(|failure| failure.into_read_error(format!("look at {:?}", id.name)))
     }
 
-    /// What the server has just said of a lock.
+    /// Adds to a fresh answer who gave it, and when.
     pub(crate) fn looked_at(&self, found: Inspection) -> Inspection {
         Inspection {
             server: self.backend.server(),

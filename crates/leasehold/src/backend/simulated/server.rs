@@ -56,7 +56,7 @@ impl SimulatedServer {
         SimulatedServer(Arc::new(Scripts::of_cluster(keys, ways, primaries)))
     }
 
-    /// One of several servers, of which a majority decides.
+    /// A server that votes beside others: a majority of them decides.
     pub fn voter(keys: Arc<Mutex<dyn ScriptServer>>, network: Arc<dyn Network>) -> SimulatedServer {
         SimulatedServer(Arc::new(Scripts::of_voter(keys, network)))
     }
