@@ -39,6 +39,12 @@ pub(crate) enum Command {
     /// List the locks of the server, or those whose names match a pattern
     #[command(long_about = LS, after_help = LS_EXAMPLES)]
     Ls(Ls),
+    /// Watch the locks of the server, live
+    #[command(long_about = TOP, after_help = TOP_EXAMPLES)]
+    Top(Top),
+    /// Serve a page of the locks, and metrics of them for Prometheus
+    #[command(long_about = SERVE, after_help = SERVE_EXAMPLES)]
+    Serve(Serve),
     /// Check whether a server may be trusted with locks
     #[command(long_about = DOCTOR, after_help = DOCTOR_EXAMPLES)]
     Doctor(Doctor),
@@ -79,6 +85,31 @@ Examples:
   leasehold ls
   leasehold ls 'order:*' --sort waiting
   leasehold ls --older 5m --json | jq -r .name";
+
+const TOP: &str = "\
+Shows the locks of the server, ours and Redisson's, or those whose names match PATTERN, and keeps the list true: who holds each, for how long, who waits. \
+It only reads, and costs the server at most a fiftieth of a core. A round over all keys takes as long as it says; what is on the screen is looked at each second.
+
+The keys: / filters, s sorts, the arrows choose, Enter looks at one lock, Esc goes back, q quits. Where the output is no terminal, or with --once, the list is printed once.";
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  leasehold top
+  leasehold top 'order:*' --sort waiting
+  leasehold top --once";
+
+const SERVE: &str = "\
+Serves a page that shows the locks of the server live, each with its holders since the page runs, its queue and its keys; and /metrics, by which Prometheus watches \
+locks of every client, Redisson's and other libraries', too. It only reads, unless --allow-unlock is given, and costs the server at most a fiftieth of a core; \
+while no page is open and no metrics are fetched it asks nothing.
+
+It listens on this machine alone. Elsewhere it demands --token, which pages and Prometheus then give; a proxy in front brings TLS and its name by --host.";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  leasehold serve --url redis://cache:6379/
+  leasehold serve --class order: --class stock:
+  LEASEHOLD_TOKEN=$(openssl rand -hex 16) leasehold serve --listen 0.0.0.0:7480 --host locks.example.org";
 
 const DOCTOR: &str = "\
 Checks whether a server may be trusted with locks: its role, memory, persistence, replicas, cluster and speed, by what it says of itself; then takes \
@@ -231,6 +262,47 @@ pub(crate) enum Sort {
     Waiting,
 }
 
+/// `leasehold top`
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Top {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// Which come first
+    #[arg(long, value_enum, value_name = "BY", default_value_t = Sort::Name)]
+    pub(crate) sort: Sort,
+    /// Print the list once
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Which names: * stands for any text, ? for a character, [a-z] for one of these
+    #[arg(default_value = "*", value_parser = name)]
+    pub(crate) pattern: String,
+}
+
+/// `leasehold serve`
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// Where to listen; elsewhere than on this machine alone it takes a --token
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7480")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// A word that pages and Prometheus must give, of at least 16 letters [default: $LEASEHOLD_TOKEN, else none]
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+    /// A name by which browsers reach it, as of a proxy; may be given several times [default: its address, localhost]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) host: Vec<String>,
+    /// Let a page take locks away from their holders: with the token that is printed at the start
+    #[arg(long)]
+    pub(crate) allow_unlock: bool,
+    /// Count locks whose names begin so by themselves, as the metrics' label `class`; may be given several times
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) class: Vec<String>,
+    /// Which names: * stands for any text, ? for a character, [a-z] for one of these
+    #[arg(default_value = "*", value_parser = name)]
+    pub(crate) pattern: String,
+}
+
 /// `leasehold doctor`
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Doctor {
@@ -322,7 +394,9 @@ impl Command {
             Command::Doctor(doctor) => doctor.json,
             Command::Drill(drill) => drill.json,
             Command::Unlock(unlock) => unlock.json,
-            Command::Completions(_) | Command::Man(_) => false,
+            Command::Top(_) | Command::Serve(_) | Command::Completions(_) | Command::Man(_) => {
+                false
+            }
         }
     }
 }

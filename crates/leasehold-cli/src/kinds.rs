@@ -127,6 +127,11 @@ impl Kind {
         self.lock() == kind || self == Kind::Spin && kind == LockKind::Mutex
     }
 
+    /// Whether its holders can be told apart.
+    pub(crate) fn has_owners(self) -> bool {
+        !matches!(self, Kind::Leased | Kind::Semaphore | Kind::Latch)
+    }
+
     /// How `leasehold run` shares it with others.
     pub(crate) fn access(self) -> Access {
         match self {
@@ -286,6 +291,53 @@ pub(crate) async fn look(
         Some(kind) => Ok((kind, kind.status(client, name).await?)),
         None => find(client, name).await,
     }
+}
+
+/// The keys of a lock, each with what is there (docs/keys.md has them all).
+#[cfg(feature = "serve")]
+pub(crate) fn keys(kind: LockKind, prefix: &str, name: &str) -> Vec<(String, &'static str)> {
+    let name = format!("{prefix}{name}");
+    let braced = if name.contains('{') {
+        name.clone()
+    } else {
+        format!("{{{name}}}")
+    };
+    let queue = |of: &str| {
+        let key = format!("leasehold:{braced}:{of}queue");
+        (key, "the clients of ours that wait, next first")
+    };
+    let more = match kind {
+        LockKind::Mutex => vec![queue("")],
+        LockKind::FencedMutex => vec![
+            (format!("redisson_lock_token:{braced}"), "the last token"),
+            queue("fenced:"),
+            (
+                format!("leasehold:{braced}:fence"),
+                "the newest token that a write has brought",
+            ),
+        ],
+        LockKind::RwLock => vec![queue("rw:")],
+        LockKind::PlainMutex => vec![queue("plain:")],
+        LockKind::FairMutex => vec![
+            (
+                format!("redisson_lock_queue:{braced}"),
+                "all that wait, next first",
+            ),
+            (format!("redisson_lock_timeout:{braced}"), "their deadlines"),
+            (format!("leasehold:{braced}:fair:places"), "those of ours"),
+        ],
+        LockKind::LeasedSemaphore => vec![(
+            format!("{braced}:timeout"),
+            "the permits that are out, and their ends",
+        )],
+        _ => Vec::new(),
+    };
+    let what = match kind {
+        LockKind::Latch => "the count",
+        LockKind::Semaphore | LockKind::LeasedSemaphore => "how many permits are free",
+        _ => "its holders; its end is that of the lease",
+    };
+    [(name, what)].into_iter().chain(more).collect()
 }
 
 /// Whether the server has nothing but a number: as a semaphore has it of which no permit is out, and a latch.

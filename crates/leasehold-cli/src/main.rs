@@ -9,11 +9,13 @@ mod args;
 mod children;
 mod clock;
 mod cmd;
+mod ending;
 mod exit;
 mod guardian;
 mod held;
 mod kinds;
 mod life;
+mod look;
 mod output;
 mod server;
 mod supervise;
@@ -72,6 +74,14 @@ fn run(args: &Args) -> Result<Exit, Failure> {
             Command::Run(args) => cmd::run::run(args, verbose).await,
             Command::Status(args) => cmd::status::run(args).await,
             Command::Ls(args) => cmd::ls::run(args).await,
+            #[cfg(feature = "top")]
+            Command::Top(args) => cmd::top::run(args).await,
+            #[cfg(feature = "serve")]
+            Command::Serve(args) => cmd::serve::run(args).await,
+            #[cfg(not(feature = "top"))]
+            Command::Top(_) => Err(built_without("top")),
+            #[cfg(not(feature = "serve"))]
+            Command::Serve(_) => Err(built_without("serve")),
             Command::Doctor(args) => cmd::doctor::run(args).await,
             Command::Drill(args) => cmd::drill::run(args).await,
             Command::Unlock(args) => cmd::unlock::run(args).await,
@@ -82,6 +92,14 @@ fn run(args: &Args) -> Result<Exit, Failure> {
     // The look-up of a name that no name server answers may go on for half a minute; a user who has ended the command waits for none.
     runtime.shutdown_background();
     ended
+}
+
+#[cfg(not(all(feature = "top", feature = "serve")))]
+fn built_without(command: &str) -> Failure {
+    let message = format!(
+        "this program was built without {command}: `cargo install leasehold-cli --features full` makes one that has it"
+    );
+    Failure::new(Exit::Usage, message)
 }
 
 /// Fails where the files that `run` may have open at once cannot be opened (`ulimit -n`). Where it cannot open those for signals,

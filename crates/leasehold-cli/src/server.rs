@@ -309,7 +309,7 @@ fn from_environment(name: &str) -> Option<OsString> {
 }
 
 /// A variable that this program cannot read does not count as absent: the lock would be taken on another server, or be another.
-fn text_of_environment(name: &str, option: &str) -> Result<Option<String>, Failure> {
+pub(crate) fn text_of_environment(name: &str, option: &str) -> Result<Option<String>, Failure> {
     let text = from_environment(name)
         .map(OsString::into_string)
         .transpose();

@@ -90,12 +90,7 @@ impl Find {
         if !new.is_empty() {
             found = backend.inspect_all(new.clone()).await.map_err(failed)?;
         }
-        let found = found.into_iter().filter(|(id, found)| is_there(id, found));
-        let found = found.map(|(id, found)| {
-            let waiting_here = self.core.queues.waiting(&id) + self.core.latch_waiters.waiting(&id);
-            Status::new(&id, self.core.looked_at(found), waiting_here)
-        });
-        let found = found.collect();
+        let found = statuses(&self.core, found).collect();
         // Only now, as the cursor: a page that failed, or whose call was dropped, is asked for again by the next call.
         self.seen.extend(new);
         self.keys = page
@@ -120,6 +115,47 @@ impl Find {
             (f64::from(cursor.server) + of_server) / (f64::from(cursor.others) + 1.0)
         })
     }
+}
+
+/// Looks at locks again that were found before; leaves out those that are none any more.
+pub(crate) async fn look_again(core: &Arc<Core>, found: &mut Vec<Status>) -> Result<(), Error> {
+    let prefix = &core.config.name_prefix;
+    let ids = found.iter();
+    let ids = ids.filter_map(|it| Some(LockId::new(it.kind, Name::under(prefix, &it.name).ok()?)));
+    let failed = |failure: Failure| failure.into_read_error("look at locks again".to_owned());
+    let looked = core.backend.inspect_all(ids.collect()).await;
+    let mut looks: Vec<Status> = statuses(core, looked.map_err(failed)?).collect();
+    // What was asked of connections is not asked anew.
+    for look in &mut looks {
+        let before = found
+            .iter()
+            .find(|it| (it.kind, &it.name) == (look.kind, &look.name));
+        for holder in &mut look.holders {
+            let same = before
+                .into_iter()
+                .flat_map(|it| &it.holders)
+                .find(|it| it.owner == holder.owner);
+            if let Some(same) = same {
+                (holder.connected, holder.idle) = (same.connected, same.idle);
+            }
+        }
+    }
+    *found = looks;
+    Ok(())
+}
+
+/// Those of the inspected locks that are there.
+fn statuses(
+    core: &Core,
+    inspected: Vec<(LockId, Inspection)>,
+) -> impl Iterator<Item = Status> + '_ {
+    let inspected = inspected
+        .into_iter()
+        .filter(|(id, found)| is_there(id, found));
+    inspected.map(|(id, found)| {
+        let waiting_here = core.queues.waiting(&id) + core.latch_waiters.waiting(&id);
+        Status::new(&id, core.looked_at(found), waiting_here)
+    })
 }
 
 /// The pattern for the keys of the server, where the prefix stands for itself.

@@ -9,7 +9,7 @@ mod rows;
 use std::{
     fmt::Write as _,
     fs::File,
-    io::{self, Write as _},
+    io::Write as _,
     time::Duration,
 };
 
@@ -18,14 +18,12 @@ use futures_util::future::join_all;
 use leasehold::{Client, Level, Shutdown};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    time::Instant,
-};
+use tokio::time::Instant;
 
 pub(crate) use self::child::{WORD, main as child_main};
 use crate::{
     args::Drill,
+    ending::Ending,
     exit::{Exit, Failure},
     output::{self, human, visible},
     server::Address,
@@ -112,31 +110,6 @@ pub(crate) async fn run(args: &Drill) -> Result<Exit, Failure> {
         _ = told.next() => {}
     }
     exit
-}
-
-/// The signals that end a program. Its own way out takes the job's processes and the files along.
-struct Ending([Signal; 4]);
-
-impl Ending {
-    fn listen() -> io::Result<Ending> {
-        Ok(Ending([
-            signal(SignalKind::interrupt())?,
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::hangup())?,
-            signal(SignalKind::quit())?,
-        ]))
-    }
-
-    async fn next(&mut self) -> Exit {
-        let [interrupt, terminate, hangup, quit] = &mut self.0;
-        let signal = tokio::select! {
-            _ = interrupt.recv() => SignalKind::interrupt(),
-            _ = terminate.recv() => SignalKind::terminate(),
-            _ = hangup.recv() => SignalKind::hangup(),
-            _ = quit.recv() => SignalKind::quit(),
-        };
-        Exit::by_signal(signal.as_raw_value())
-    }
 }
 
 async fn play(args: &Drill, ground: &Ground, file: Option<File>) -> Result<Exit, Failure> {

@@ -79,7 +79,7 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
                 return Err(Failure::new(Exit::Busy, message));
             }
             let owners = before.holders.iter().map(|holder| holder.owner.clone());
-            has_owners(kind).then(|| owners.collect())
+            kind.has_owners().then(|| owners.collect())
         }
         None => None,
     };
@@ -129,7 +129,7 @@ async fn carefully(
     mut seen: Status,
     owners: Option<&[String]>,
 ) -> Result<(Outcome, Status), Failure> {
-    if !has_owners(kind) {
+    if !kind.has_owners() {
         let message = format!(
             "{:?} is a {}, which has no holder to be compared: its permits, or its count, go all at once, by --force",
             args.name, seen.kind
@@ -212,11 +212,6 @@ async fn until_surely_gone(
         }
         *seen = now;
     }
-}
-
-/// Whether its holders can be told apart.
-fn has_owners(kind: Kind) -> bool {
-    !matches!(kind, Kind::Leased | Kind::Semaphore | Kind::Latch)
 }
 
 /// Whether a user is there to be asked.

@@ -38,6 +38,7 @@ blocking! {
         verb force_unlock(name: impl AsRef<str>) -> bool, "Frees a mutex: takes it from its holder. `false` if it was free.";
         verb force_unlock_if(seen: &Status) -> bool, "Takes a lock from the holders that were seen. `false` if it is not as it was.";
         verb fill_connected(found: &mut [Status]) -> (), "Adds which holders are connected to what `find` has found.";
+        verb look_again(found: &mut Vec<Status>) -> (), "Looks again at what `find` has found.";
         verb examine() -> Vec<Finding>, "Whether the servers may be trusted with locks, by what they say of themselves.";
         verb shutdown(how: Shutdown) -> (), "Shuts the client down: waiters get an error, and nothing new is begun.";
     }

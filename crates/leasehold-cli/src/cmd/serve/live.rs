@@ -1,0 +1,184 @@
+//! Locks as they are now: server-sent events, for as long as a page is open.
+
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use axum::{
+    extract::{Query, State},
+    response::{
+        IntoResponse, Response, Sse,
+        sse::Event,
+    },
+};
+use clap::ValueEnum as _;
+use futures_util::{Stream, stream::unfold};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::App;
+use crate::{
+    args::Sort,
+    cmd::status::document,
+    kinds::{self, Kind},
+    look::board::{Board, Wanted},
+    output::{millis, redact},
+};
+
+/// More rows are no help to a reader, and cost a browser much.
+const ROWS: usize = 200;
+
+#[derive(Deserialize)]
+pub(super) struct Asked {
+    /// One lock; else a list of those that the other fields ask for.
+    name: Option<String>,
+    #[serde(default)]
+    search: String,
+    #[serde(default)]
+    kind: String,
+    waited: Option<String>,
+    gone: Option<String>,
+    #[serde(default)]
+    sort: String,
+}
+
+impl Asked {
+    fn wanted(&self) -> Wanted {
+        let is_set = |flag: &Option<String>| flag.as_deref() == Some("1");
+        Wanted {
+            search: self.search.clone(),
+            kind: Kind::from_str(&self.kind, false).ok(),
+            waited: is_set(&self.waited),
+            gone: is_set(&self.gone),
+            sort: Sort::from_str(&self.sort, false).unwrap_or(Sort::Name),
+        }
+    }
+}
+
+/// A page that is open.
+struct Viewer {
+    app: Arc<App>,
+    number: u64,
+    boards: watch::Receiver<Option<Arc<Board>>>,
+    asked: Asked,
+    wanted: Wanted,
+}
+
+impl Viewer {
+    fn new(app: Arc<App>, asked: Asked) -> Viewer {
+        let mut boards = app.boards.clone();
+        // A board of before may be old: nothing is looked at while no page is open.
+        boards.mark_unchanged();
+        let names = asked.name.iter().cloned().collect();
+        let number = {
+            let mut viewers = app.viewers();
+            viewers.last += 1;
+            let number = viewers.last;
+            viewers.pages.insert(number, names);
+            number
+        };
+        app.wake.notify_one();
+        Viewer {
+            app,
+            number,
+            boards,
+            wanted: asked.wanted(),
+            asked,
+        }
+    }
+
+    async fn next(&mut self) -> Option<Value> {
+        self.boards.changed().await.ok()?;
+        let board = self.boards.borrow_and_update().clone()?;
+        Some(match &self.asked.name {
+            Some(name) => one(&self.app, &board, name),
+            None => self.list(&board),
+        })
+    }
+
+    fn list(&self, board: &Board) -> Value {
+        let rows = board.rows(&self.wanted);
+        let seen = &rows[..rows.len().min(ROWS)];
+        let names = seen.iter().map(|lock| lock.name.clone()).collect();
+        self.app.viewers().pages.insert(self.number, names);
+        let counts = board.counts();
+        let mut list = json!({
+            "keys": board.keys,
+            "round_ms": board.round.map(millis),
+            "progress": board.progress,
+            "locks": counts.locks,
+            "waited_for": counts.waited_for,
+            "gone": counts.gone,
+            "silent": counts.silent,
+            "endless": counts.endless,
+            "oldest_ms": counts.oldest.map(millis),
+            "matching": rows.len(),
+            "rows": seen.iter().map(|lock| row(board, lock)).collect::<Vec<_>>(),
+        });
+        put_head(&mut list, &self.app, board);
+        list
+    }
+}
+
+/// The last page that closes ends the looks.
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        self.app.viewers().pages.remove(&self.number);
+    }
+}
+
+/// A lock as `ls --json` prints it, and for how long it has been seen held where its holder does not tell.
+fn row(board: &Board, lock: &leasehold::Status) -> Value {
+    let mut row = document(lock);
+    row["held_ms"] = json!(board.held_for(lock).map(millis));
+    row
+}
+
+/// One lock, its holders since this program runs, and its keys.
+fn one(app: &App, board: &Board, name: &str) -> Value {
+    let lock = board.locks.iter().find(|lock| lock.name == name);
+    let story = board.story(name).into_iter().take(50).map(|past| {
+        json!({
+            "owner": past.owner,
+            "who": past.who,
+            "since_ms": since_epoch(past.since),
+            "until_ms": past.until.map(since_epoch),
+        })
+    });
+    let keys = lock.map_or(Vec::new(), |lock| kinds::keys(lock.kind, &app.prefix, name));
+    let keys = keys.into_iter().map(|(key, what)| json!({ "key": key, "what": what }));
+    let mut one = json!({
+        "status": lock.map(|lock| row(board, lock)),
+        "history": story.collect::<Vec<_>>(),
+        "keys": keys.collect::<Vec<_>>(),
+    });
+    put_head(&mut one, app, board);
+    one
+}
+
+fn put_head(document: &mut Value, app: &App, board: &Board) {
+    let trouble = board.trouble.as_ref();
+    document["server"] = json!(app.server);
+    document["now_ms"] = json!(since_epoch(board.at));
+    document["may_unlock"] = json!(app.guard.may_unlock());
+    document["trouble"] = json!(trouble.map(|error| redact(&error.to_string())));
+}
+
+fn since_epoch(time: SystemTime) -> u64 {
+    millis(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO))
+}
+
+pub(super) async fn live(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Response {
+    let viewer = Viewer::new(app, asked);
+    Sse::new(events(viewer)).into_response()
+}
+
+fn events(viewer: Viewer) -> impl Stream<Item = Result<Event, Infallible>> {
+    unfold(viewer, async |mut viewer| {
+        let document = viewer.next().await?;
+        Some((Ok(Event::default().data(document.to_string())), viewer))
+    })
+}

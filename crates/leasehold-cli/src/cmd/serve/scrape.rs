@@ -1,0 +1,115 @@
+//! Metrics of what the server shows, for Prometheus. Each has its row in docs/metrics.md.
+
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
+
+use axum::{extract::State, http::header, response::IntoResponse};
+use leasehold::Status;
+use tokio::time::{Instant, sleep_until};
+
+use super::App;
+use crate::{
+    life::{self, Life},
+    look::{board::Board, table},
+};
+
+/// Prometheus waits for ten seconds, unless it is told otherwise.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+    let mut boards = app.boards.clone();
+    boards.mark_unchanged();
+    app.viewers().scraped = Some(std::time::Instant::now());
+    app.wake.notify_one();
+    let until = Instant::now() + PATIENCE;
+    let mut text = String::new();
+    loop {
+        let changed = tokio::select! {
+            changed = boards.changed() => changed.is_ok(),
+            () = sleep_until(until) => false,
+        };
+        let board = boards.borrow_and_update().clone();
+        let is_done = |board: &Arc<Board>| board.round.is_some() || board.trouble.is_some();
+        if !changed || board.as_ref().is_some_and(is_done) {
+            exposition(&mut text, board.as_deref().filter(|_| changed), &app.classes);
+            return ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text);
+        }
+    }
+}
+
+/// Of the locks of one kind and class.
+#[derive(Default)]
+struct Sums {
+    locks: u64,
+    waiting: u64,
+    gone: u64,
+    silent: u64,
+    endless: u64,
+    oldest: Option<Duration>,
+}
+
+impl Sums {
+    fn add(&mut self, lock: &Status, held: Option<Duration>) {
+        let life = life::of_lock(lock);
+        self.locks += 1;
+        self.waiting += lock.waiting_clients;
+        self.gone += u64::from(life == Life::Gone);
+        self.silent += u64::from(matches!(life, Life::Silent(_)));
+        self.endless += u64::from(table::is_endless(lock));
+        self.oldest = self.oldest.max(held);
+    }
+}
+
+/// The text that Prometheus reads. Before the first look at all keys has ended there are no series of locks, since their sums would be too small.
+fn exposition(text: &mut String, board: Option<&Board>, classes: &[String]) {
+    let is_up = board.is_some_and(|board| board.trouble.is_none());
+    one(text, "leasehold_server_up", "whether the server answers", &[(String::new(), f64::from(u8::from(is_up)))]);
+    let Some(board) = board.filter(|_| is_up) else {
+        return;
+    };
+    let Some(round) = board.round else { return };
+    one(text, "leasehold_server_round_seconds", "how long a look at all keys takes", &[(String::new(), round.as_secs_f64())]);
+    if let Some(keys) = board.keys {
+        #[expect(clippy::cast_precision_loss, reason = "it is for eyes")]
+        one(text, "leasehold_server_keys", "keys, locks or not", &[(String::new(), keys as f64)]);
+    }
+    let mut sums: BTreeMap<(String, &str), Sums> = BTreeMap::new();
+    for lock in &board.locks {
+        let class = classes.iter().find(|class| lock.name.starts_with(*class));
+        let of = (lock.kind.to_string(), class.map_or("other", String::as_str));
+        let sums = sums.entry(of).or_default();
+        sums.add(lock, board.held_for(lock));
+    }
+    let mut each = |name: &str, help: &str, of: &dyn Fn(&Sums) -> Option<f64>| {
+        let values = sums.iter().filter_map(|((kind, class), sums)| {
+            let labels = format!("{{kind=\"{kind}\",class=\"{}\"}}", escaped(class));
+            Some((labels, of(sums)?))
+        });
+        one(text, name, help, &values.collect::<Vec<_>>());
+    };
+    #[expect(clippy::cast_precision_loss, reason = "counts of locks are small")]
+    let count = |count: u64| Some(count as f64);
+    each("leasehold_server_locks", "locks that are held, or waited for", &|it| count(it.locks));
+    each("leasehold_server_waiting", "clients that wait for locks", &|it| count(it.waiting));
+    each("leasehold_server_gone", "locks whose holder is not connected", &|it| count(it.gone));
+    each("leasehold_server_silent", "locks whose holder is connected and has sent nothing for 12 s", &|it| count(it.silent));
+    each("leasehold_server_endless", "locks that a holder which crashed would keep for ever", &|it| count(it.endless));
+    each("leasehold_server_oldest_hold_seconds", "for how long the oldest hold has lasted, at most", &|it| {
+        it.oldest.map(|oldest| oldest.as_secs_f64())
+    });
+}
+
+/// A gauge.
+fn one(text: &mut String, name: &str, help: &str, values: &[(String, f64)]) {
+    if values.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
+    for (labels, value) in values {
+        let _ = writeln!(text, "{name}{labels} {value}");
+    }
+}
+
+/// As the value of a label.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

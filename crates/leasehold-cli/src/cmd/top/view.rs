@@ -1,0 +1,294 @@
+//! The picture of `top`, and how keys change it.
+
+use ratatui::{
+    Frame,
+    crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers},
+    style::{Color, Modifier, Style},
+    text::Line,
+    widgets::Paragraph,
+};
+
+use crate::{
+    args::Sort,
+    cmd::status,
+    life,
+    look::{
+        board::{Board, Wanted},
+        table::{self, Lines},
+    },
+    output::{human, redact, visible},
+};
+
+/// No picture fits into less.
+const LEAST: (u16, u16) = (40, 6);
+const HELP: &str = " ↑↓ choose  enter look  / filter  s sort  q quit";
+const HELP_OF_ONE: &str = " ↑↓ scroll  esc back  q quit";
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
+
+/// What the program does after a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Does {
+    GoesOn,
+    Ends,
+}
+
+pub(super) struct View {
+    title: String,
+    server: String,
+    wanted: Wanted,
+    /// A filter is being typed.
+    types: bool,
+    /// By name, so that the choice stays where the list moves.
+    chosen: Option<String>,
+    /// The first row that is seen.
+    first: usize,
+    /// How many rows fit.
+    fit: usize,
+    /// The name of the lock that is looked at, and how far its text is scrolled.
+    one: Option<(String, u16)>,
+}
+
+impl View {
+    pub(super) fn new(title: String, server: String, wanted: Wanted) -> View {
+        View {
+            title,
+            server,
+            wanted,
+            types: false,
+            chosen: None,
+            first: 0,
+            fit: 1,
+            one: None,
+        }
+    }
+
+    pub(super) fn hear(&mut self, event: &Event, board: Option<&Board>) -> Does {
+        let Event::Key(key) = event else {
+            return Does::GoesOn;
+        };
+        if key.kind == KeyEventKind::Release {
+            return Does::GoesOn;
+        }
+        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if is_control => return Does::Ends,
+            code if self.types => self.type_filter(code),
+            KeyCode::Char('q') => return Does::Ends,
+            code if self.one.is_some() => self.scroll(code),
+            KeyCode::Char('/') => self.types = true,
+            KeyCode::Char('s') => self.wanted.sort = after(self.wanted.sort),
+            KeyCode::Esc => self.wanted.search.clear(),
+            KeyCode::Enter => self.one = self.chosen.clone().map(|name| (name, 0)),
+            code => {
+                let page = isize::try_from(self.fit).unwrap_or(isize::MAX);
+                match code {
+                    KeyCode::Up | KeyCode::Char('k') => self.choose(board, -1),
+                    KeyCode::Down | KeyCode::Char('j') => self.choose(board, 1),
+                    KeyCode::PageUp => self.choose(board, -page),
+                    KeyCode::PageDown => self.choose(board, page),
+                    KeyCode::Home => self.choose(board, isize::MIN),
+                    KeyCode::End => self.choose(board, isize::MAX),
+                    _ => {}
+                }
+            }
+        }
+        Does::GoesOn
+    }
+
+    fn type_filter(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Char(letter) => self.wanted.search.push(letter),
+            KeyCode::Backspace => drop(self.wanted.search.pop()),
+            KeyCode::Enter => self.types = false,
+            KeyCode::Esc => {
+                self.types = false;
+                self.wanted.search.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn scroll(&mut self, code: KeyCode) {
+        let Some((_, by)) = &mut self.one else { return };
+        match code {
+            KeyCode::Up | KeyCode::Char('k') => *by = by.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => *by = by.saturating_add(1),
+            KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace => self.one = None,
+            _ => {}
+        }
+    }
+
+    fn choose(&mut self, board: Option<&Board>, by: isize) {
+        let Some(rows) = board.map(|board| board.rows(&self.wanted)) else {
+            return;
+        };
+        let at = rows
+            .iter()
+            .position(|lock| Some(&lock.name) == self.chosen.as_ref());
+        let next = at.unwrap_or_default().saturating_add_signed(by);
+        let next = next.min(rows.len().saturating_sub(1));
+        self.chosen = rows.get(next).map(|lock| lock.name.clone());
+    }
+
+    /// Draws it. The names of the locks that are seen.
+    pub(super) fn draw(&mut self, frame: &mut Frame, board: Option<&Board>) -> Vec<String> {
+        let (wide, high) = (frame.area().width, frame.area().height);
+        let (mut lines, names) = if (wide, high) < LEAST || high < LEAST.1 {
+            let text = format!("{} × {} is too small", LEAST.0, LEAST.1);
+            (vec![Line::from(text.replace("is too small", "at least"))], Vec::new())
+        } else if let Some((name, by)) = self.one.clone() {
+            (self.one(&name, by, board, high.into()), vec![name])
+        } else {
+            self.list(board, wide.into(), high.into())
+        };
+        lines.truncate(high.into());
+        frame.render_widget(Paragraph::new(lines), frame.area());
+        names
+    }
+
+    fn list(
+        &mut self,
+        board: Option<&Board>,
+        wide: usize,
+        high: usize,
+    ) -> (Vec<Line<'static>>, Vec<String>) {
+        let mut lines = self.head(board, wide);
+        let Some(board) = board else {
+            return (lines, Vec::new());
+        };
+        let rows = board.rows(&self.wanted);
+        // Two lines of head, one of headings, one of help.
+        self.fit = high.saturating_sub(4).max(1);
+        let at = |name: &String| rows.iter().position(|lock| lock.name == *name);
+        let at = self.chosen.as_ref().and_then(at).unwrap_or_default();
+        self.chosen = rows.get(at).map(|lock| lock.name.clone());
+        let most = rows.len().saturating_sub(self.fit);
+        self.first = self.first.clamp((at + 1).saturating_sub(self.fit), at).min(most);
+        let seen = &rows[self.first..rows.len().min(self.first + self.fit)];
+        let Lines {
+            heading,
+            rows: texts,
+        } = table::lines(seen, &|lock| board.held_for(lock), wide);
+        lines.push(Line::styled(heading, BOLD));
+        for (lock, text) in seen.iter().zip(texts) {
+            let colour = life::of_lock(lock).mark().map(|(_, colour)| match colour {
+                anstyle::AnsiColor::Red => Color::Red,
+                _ => Color::Yellow,
+            });
+            let mut style = colour.map_or(Style::new(), |colour| Style::new().fg(colour));
+            if Some(&lock.name) == self.chosen.as_ref() {
+                style = style.add_modifier(Modifier::REVERSED);
+            }
+            lines.push(Line::styled(format!("{text:<wide$}"), style));
+        }
+        if seen.is_empty() {
+            let none = if board.locks.is_empty() { "no locks" } else { "no lock is like the filter" };
+            lines.push(Line::from(none));
+        }
+        lines.resize(high - 1, Line::default());
+        lines.push(match (self.types, self.wanted.search.as_str()) {
+            (true, search) => Line::from(format!(" filter: {search}▏  enter keeps it, esc clears it")),
+            (false, "") => Line::styled(format!("{HELP}   sorted by {}", word(self.wanted.sort)), FAINT),
+            (false, search) => Line::from(format!(" filter: {search}   / changes it, esc clears it")),
+        });
+        (lines, seen.iter().map(|lock| lock.name.clone()).collect())
+    }
+
+    /// The title, the server, and the counts; or why the server cannot be asked.
+    fn head(&self, board: Option<&Board>, wide: usize) -> Vec<Line<'static>> {
+        let space = wide.saturating_sub(self.title.chars().count());
+        let server = format!("{:>space$}", format!("  {}", self.server));
+        let title = Line::styled(format!("{}{server}", self.title), BOLD);
+        let below = match board {
+            None => Line::from(" looking for locks"),
+            Some(board) => match &board.trouble {
+                Some(error) => {
+                    let error = visible(&redact(&error.to_string()));
+                    Line::styled(format!(" {error}"), Style::new().fg(Color::Red))
+                }
+                None => Line::from(format!(" {}", summary(board))),
+            },
+        };
+        vec![title, below]
+    }
+
+    /// One lock: as `status` shows it, and who has held it before.
+    fn one(&self, name: &str, by: u16, board: Option<&Board>, high: usize) -> Vec<Line<'static>> {
+        let mut text = String::new();
+        if let Some(board) = board {
+            let lock = board.locks.iter().find(|lock| lock.name == name);
+            text = match lock {
+                Some(lock) => status::picture(lock, board.at),
+                None => format!("{}\n  free       no client holds it\n", visible(name)),
+            };
+            let past = board.story(name);
+            let mut ended = past
+                .iter()
+                .filter_map(|past| Some((past, past.until?)))
+                .peekable();
+            if ended.peek().is_some() {
+                text.push_str("  before\n");
+            }
+            for (past, until) in ended {
+                let held = human(until.duration_since(past.since).unwrap_or_default());
+                let ago = human(board.at.duration_since(until).unwrap_or_default());
+                text += &format!("    {}, for {held} at most, until {ago} ago\n", past.who);
+            }
+        }
+        let text = anstream::adapter::strip_str(&text).to_string();
+        let all = text.lines().map(|line| Line::from(line.to_owned()));
+        let mut lines: Vec<Line> = all.skip(by.into()).take(high - 1).collect();
+        lines.resize(high - 1, Line::default());
+        lines.push(Line::styled(HELP_OF_ONE, FAINT));
+        lines
+    }
+}
+
+fn after(sort: Sort) -> Sort {
+    match sort {
+        Sort::Name => Sort::Held,
+        Sort::Held => Sort::Left,
+        Sort::Left => Sort::Waiting,
+        Sort::Waiting => Sort::Name,
+    }
+}
+
+fn word(sort: Sort) -> &'static str {
+    match sort {
+        Sort::Name => "name",
+        Sort::Held => "time held",
+        Sort::Left => "lease left",
+        Sort::Waiting => "waiters",
+    }
+}
+
+/// The counts, and how long a look at all keys takes.
+pub(super) fn summary(board: &Board) -> String {
+    let counts = board.counts();
+    let mut text = match counts.locks {
+        1 => "1 lock".to_owned(),
+        locks => format!("{locks} locks"),
+    };
+    for (count, of) in [
+        (counts.waited_for, "with waiters"),
+        (counts.gone, "whose holder is gone ✗"),
+        (counts.silent, "whose holder is silent ?"),
+        (counts.endless, "without an end !"),
+    ] {
+        if count > 0 {
+            text += &format!(" · {count} {of}");
+        }
+    }
+    if let Some(oldest) = counts.oldest {
+        text += &format!(" · oldest {}", human(oldest));
+    }
+    text += &match board.round {
+        Some(round) => format!(" · round {}", human(round)),
+        None => format!(" · {:.0} % of the keys", 100.0 * board.progress),
+    };
+    if let Some(keys) = board.keys {
+        text += &format!(" ({keys} keys)");
+    }
+    text
+}

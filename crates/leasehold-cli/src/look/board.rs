@@ -1,0 +1,162 @@
+//! What is known of a server's locks at one moment, and the rows that a screen shows of it.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use leasehold::{Error, Status};
+
+use super::{
+    stories::{Past, Stories},
+    table,
+};
+use crate::{
+    args::Sort,
+    kinds::Kind,
+    life::{self, Life},
+    output::visible,
+};
+
+/// Made by [`Looker`](super::looker::Looker).
+pub(crate) struct Board {
+    pub(crate) at: SystemTime,
+    /// By their names.
+    pub(crate) locks: Vec<Arc<Status>>,
+    pub(crate) stories: Arc<Mutex<Stories>>,
+    /// Among how many keys they are; `None`: the server does not tell, or no round has ended.
+    pub(crate) keys: Option<u64>,
+    /// How long the last whole look at all keys took; `None`: the first is under way.
+    pub(crate) round: Option<Duration>,
+    /// Of the look at all keys that is under way, from 0 to 1.
+    pub(crate) progress: f64,
+    /// Why the server could not be asked; the locks are those that were known before.
+    pub(crate) trouble: Option<Error>,
+}
+
+/// The counts above a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) locks: usize,
+    pub(crate) waited_for: usize,
+    pub(crate) gone: usize,
+    pub(crate) silent: usize,
+    pub(crate) endless: usize,
+    pub(crate) oldest: Option<Duration>,
+}
+
+/// Which locks a screen shows, and in which order.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// In the name: as it is, or with * for any text.
+    pub(crate) search: String,
+    pub(crate) kind: Option<Kind>,
+    pub(crate) waited: bool,
+    pub(crate) gone: bool,
+    pub(crate) sort: Sort,
+}
+
+impl Default for Wanted {
+    fn default() -> Wanted {
+        Wanted {
+            search: String::new(),
+            kind: None,
+            waited: false,
+            gone: false,
+            sort: Sort::Name,
+        }
+    }
+}
+
+impl Wanted {
+    fn is_met(&self, lock: &Status) -> bool {
+        is_like(&lock.name, &self.search)
+            && self.kind.is_none_or(|kind| kind.is_listed_as(lock.kind))
+            && (!self.waited || lock.waiting_clients > 0)
+            && (!self.gone || life::of_lock(lock) == Life::Gone)
+    }
+}
+
+/// Whether a name contains the words of a search; or, with * in it, begins, goes on and ends with them.
+fn is_like(name: &str, search: &str) -> bool {
+    // As it is shown, or a name with a control character could not be searched for.
+    let name = visible(name);
+    let mut parts = search.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(last) = parts.next_back() else {
+        return name.contains(first);
+    };
+    let Some(mut rest) = name.strip_prefix(first).and_then(|it| it.strip_suffix(last)) else {
+        return false;
+    };
+    for part in parts {
+        let Some(at) = rest.find(part) else {
+            return false;
+        };
+        rest = &rest[at + part.len()..];
+    }
+    true
+}
+
+impl Board {
+    /// For how long a lock has been held at most.
+    pub(crate) fn held_for(&self, lock: &Status) -> Option<Duration> {
+        self.stories().held_for(&lock.name, self.at)
+    }
+
+    /// The holds of a name, the newest first.
+    pub(crate) fn story(&self, name: &str) -> Vec<Past> {
+        self.stories().of(name).cloned().collect()
+    }
+
+    fn stories(&self) -> std::sync::MutexGuard<'_, Stories> {
+        self.stories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let of = |is: &dyn Fn(&Status) -> bool| self.locks.iter().filter(|lock| is(lock)).count();
+        Counts {
+            locks: self.locks.len(),
+            waited_for: of(&|lock| lock.waiting_clients > 0),
+            gone: of(&|lock| life::of_lock(lock) == Life::Gone),
+            silent: of(&|lock| matches!(life::of_lock(lock), Life::Silent(_))),
+            endless: of(&table::is_endless),
+            oldest: self.locks.iter().filter_map(|lock| self.held_for(lock)).max(),
+        }
+    }
+
+    /// The locks that are wanted, in order.
+    pub(crate) fn rows(&self, wanted: &Wanted) -> Vec<&Status> {
+        let locks = self.locks.iter().map(Arc::as_ref);
+        let mut rows: Vec<&Status> = locks.filter(|lock| wanted.is_met(lock)).collect();
+        table::sort(&mut rows, wanted.sort, &|lock| self.held_for(lock));
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_is_a_part_of_the_name_or_a_pattern_of_all_of_it() {
+        for (search, like) in [
+            ("", true),
+            ("der:4", true),
+            ("*", true),
+            ("order:*", true),
+            ("*:42", true),
+            ("o*d*2", true),
+            ("order:42*", true),
+            ("order", true),
+            ("rder:*", false),
+            ("*:4", false),
+            ("o*4*42", false),
+            ("order:42order:42*", false),
+            ("stock", false),
+        ] {
+            assert_eq!(is_like("order:42", search), like, "{search}");
+        }
+        assert!(is_like("a\u{1b}b", "\\u{1b}"));
+    }
+}

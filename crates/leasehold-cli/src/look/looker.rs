@@ -1,0 +1,235 @@
+//! Knows the locks of a server, and goes on knowing them, at little cost to the server.
+//!
+//! A round reads all keys of the server, a page at a time. The locks that are on a screen are looked at each second, and which clients are connected
+//! each two. Each of these costs the server some time, as measured below, and a look may cost two hundredths of the time until the next.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+use leasehold::{Client, Error, Find, Status};
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
+
+use super::{board::Board, stories::Stories};
+
+/// The time between two looks.
+pub(crate) const TICK: Duration = Duration::from_millis(500);
+/// What the server may spend on a look: two hundredths of a core.
+const SPEND: Duration = Duration::from_millis(10);
+/// What a page of its keys takes it, and what a lock does, be it found or looked at again.
+const A_PAGE: Duration = Duration::from_micros(300);
+const A_LOCK: Duration = Duration::from_micros(40);
+/// A lock on a screen is looked at no more often.
+const AGAIN: Duration = Duration::from_millis(900);
+/// And no more of them at a time, those first that were looked at longest ago.
+const AGAIN_MOST: usize = 125;
+/// Connections are listed no more often; and where the list takes the server long, that much less often.
+const CONNECTIONS: Duration = Duration::from_secs(2);
+const SHARE: u32 = 50;
+
+pub(crate) struct Looker {
+    client: Client,
+    pattern: String,
+    find: Find,
+    /// By name.
+    locks: HashMap<String, Seen>,
+    stories: Arc<Mutex<Stories>>,
+    round: Round,
+    connections_next: Option<Instant>,
+}
+
+struct Seen {
+    status: Arc<Status>,
+    at: Instant,
+    /// The round that has seen it last.
+    round: u64,
+}
+
+struct Round {
+    number: u64,
+    began: Instant,
+    /// How long the last whole one took, and among how many keys.
+    last: Option<(Duration, Option<u64>)>,
+}
+
+impl Looker {
+    pub(crate) fn new(client: Client, pattern: &str) -> Looker {
+        Looker {
+            find: client.find(pattern),
+            client,
+            pattern: pattern.to_owned(),
+            locks: HashMap::new(),
+            stories: Arc::default(),
+            round: Round {
+                number: 0,
+                began: Instant::now(),
+                last: None,
+            },
+            connections_next: None,
+        }
+    }
+
+    /// Looks once: at the next pages of the keys, and at the locks with these names. An error stands on the board, beside what was known before.
+    pub(crate) async fn look(&mut self, shown: &[String]) -> Board {
+        let trouble = self.spend(shown, SPEND).await.err();
+        self.board(trouble)
+    }
+
+    /// One whole round, at once.
+    pub(crate) async fn look_at_all(&mut self) -> Result<Board, Error> {
+        let number = self.round.number;
+        while self.round.number == number {
+            self.spend(&[], Duration::from_millis(100)).await?;
+        }
+        Ok(self.board(None))
+    }
+
+    async fn spend(&mut self, shown: &[String], spend: Duration) -> Result<(), Error> {
+        let mut spent = self.again(shown).await?;
+        // A page is read in any case, or a screen that is large would stand still.
+        loop {
+            let Some(page) = self.find.next().await? else {
+                self.end_round();
+                break;
+            };
+            spent += A_PAGE + A_LOCK * u32::try_from(page.len()).unwrap_or(u32::MAX);
+            page.into_iter().for_each(|lock| self.note(lock));
+            if spent >= spend {
+                break;
+            }
+        }
+        self.connections().await
+    }
+
+    /// Looks again at the locks on a screen. Their cost.
+    async fn again(&mut self, shown: &[String]) -> Result<Duration, Error> {
+        let shown = shown.iter().filter_map(|name| self.locks.get(name));
+        let mut old: Vec<&Seen> = shown.filter(|seen| seen.at.elapsed() >= AGAIN).collect();
+        old.sort_unstable_by_key(|seen| seen.at);
+        let old = old.into_iter().take(AGAIN_MOST);
+        let mut again: Vec<Status> = old.map(|seen| Status::clone(&seen.status)).collect();
+        if again.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        let asked: Vec<String> = again.iter().map(|lock| lock.name.clone()).collect();
+        self.client.look_again(&mut again).await?;
+        let now = SystemTime::now();
+        for name in &asked {
+            if again.iter().all(|lock| lock.name != *name) {
+                self.locks.remove(name);
+                self.stories_mut().end(name, now);
+            }
+        }
+        again.into_iter().for_each(|lock| self.note(lock));
+        Ok(A_LOCK * u32::try_from(asked.len()).unwrap_or(u32::MAX))
+    }
+
+    fn note(&mut self, mut lock: Status) {
+        if let Some(before) = self.locks.get(&lock.name) {
+            // A page tells of no connections: the last list does.
+            for holder in lock.holders.iter_mut().filter(|it| it.connected.is_none()) {
+                let all = before.status.holders.iter();
+                if let Some(same) = { all }.find(|it| it.owner == holder.owner) {
+                    (holder.connected, holder.idle) = (same.connected, same.idle);
+                }
+            }
+        }
+        self.stories_mut().add(&lock, SystemTime::now());
+        let seen = Seen {
+            at: Instant::now(),
+            round: self.round.number,
+            status: Arc::new(lock),
+        };
+        self.locks.insert(seen.status.name.clone(), seen);
+    }
+
+    /// A lock that a whole round has not seen is none any more.
+    fn end_round(&mut self) {
+        let now = SystemTime::now();
+        let gone = self
+            .locks
+            .extract_if(|_, seen| seen.round != self.round.number);
+        let gone: Vec<String> = gone.map(|(name, _)| name).collect();
+        gone.iter()
+            .for_each(|name| self.stories_mut().end(name, now));
+        self.round = Round {
+            number: self.round.number + 1,
+            began: Instant::now(),
+            last: Some((self.round.began.elapsed(), self.find.keys())),
+        };
+        self.find = self.client.find(&self.pattern);
+    }
+
+    async fn connections(&mut self) -> Result<(), Error> {
+        let asked = Instant::now();
+        if self.locks.is_empty() || self.connections_next.is_some_and(|next| asked < next) {
+            return Ok(());
+        }
+        let mut all: Vec<Status> = self
+            .locks
+            .values()
+            .map(|seen| Status::clone(&seen.status))
+            .collect();
+        // What was known of each must not outlive the list.
+        for holder in all.iter_mut().flat_map(|lock| &mut lock.holders) {
+            (holder.connected, holder.idle) = (None, None);
+        }
+        self.client.fill_connected(&mut all).await?;
+        for lock in all {
+            if let Some(seen) = self.locks.get_mut(&lock.name) {
+                seen.status = Arc::new(lock);
+            }
+        }
+        self.connections_next = Some(Instant::now() + CONNECTIONS.max(asked.elapsed() * SHARE));
+        Ok(())
+    }
+
+    fn stories_mut(&self) -> std::sync::MutexGuard<'_, Stories> {
+        self.stories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn board(&self, trouble: Option<Error>) -> Board {
+        let (round, keys) = self.round.last.unzip();
+        let mut locks: Vec<_> = self.locks.values().map(|it| Arc::clone(&it.status)).collect();
+        locks.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        Board {
+            at: SystemTime::now(),
+            locks,
+            stories: Arc::clone(&self.stories),
+            keys: keys.flatten(),
+            round,
+            progress: self.find.progress(),
+            trouble,
+        }
+    }
+}
+
+/// Looks again and again while there is a screen: `shown` says the names on it, or `None` where there is none; then it waits for `wake`. It ends
+/// when no receiver of the boards is left.
+pub(crate) async fn keep_looking(
+    mut looker: Looker,
+    shown: impl Fn() -> Option<Vec<String>>,
+    wake: Arc<Notify>,
+    boards: watch::Sender<Option<Arc<Board>>>,
+) {
+    while !boards.is_closed() {
+        let Some(names) = shown() else {
+            tokio::select! {
+                () = wake.notified() => {}
+                () = boards.closed() => {}
+            }
+            continue;
+        };
+        let board = looker.look(&names).await;
+        boards.send_replace(Some(Arc::new(board)));
+        tokio::select! {
+            () = sleep(TICK) => {}
+            () = boards.closed() => {}
+        }
+    }
+}

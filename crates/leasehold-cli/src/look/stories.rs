@@ -1,0 +1,141 @@
+//! Who has held each lock since this program began to look.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    time::{Duration, SystemTime},
+};
+
+use leasehold::Status;
+
+use super::table;
+
+/// A hold, as far as the looks have shown it.
+#[derive(Clone, Debug)]
+pub(crate) struct Past {
+    pub(crate) owner: String,
+    /// As the table shows the holder.
+    pub(crate) who: String,
+    /// Since when at most: its request, where the owner tells; else the first look that showed it.
+    pub(crate) since: SystemTime,
+    /// The first look that did not show it; `None`: the last one did.
+    pub(crate) until: Option<SystemTime>,
+}
+
+/// Of so many ended holds of a name is told.
+const ENDED: usize = 50;
+/// So many names have a story that are not held now; a program that runs for months forgets others.
+const FREE: usize = 10_000;
+
+/// By name.
+#[derive(Debug, Default)]
+pub(crate) struct Stories {
+    of: HashMap<String, VecDeque<Past>>,
+    /// The names that are free, oldest first.
+    free: VecDeque<String>,
+}
+
+impl Stories {
+    /// Adds what a look has shown: these are the holders now.
+    pub(crate) fn add(&mut self, status: &Status, now: SystemTime) {
+        let story = self.of.entry(status.name.clone()).or_default();
+        let there: HashSet<&str> = status.holders.iter().map(|it| it.owner.as_str()).collect();
+        let mut known = HashSet::new();
+        for past in story.iter_mut().filter(|past| past.until.is_none()) {
+            if there.contains(past.owner.as_str()) {
+                known.insert(past.owner.clone());
+            } else {
+                past.until = Some(now);
+            }
+        }
+        for holder in status.holders.iter().filter(|it| !known.contains(&it.owner)) {
+            story.push_front(Past {
+                owner: holder.owner.clone(),
+                who: table::holder(status, holder),
+                since: holder.since.unwrap_or(now),
+                until: None,
+            });
+        }
+        let mut ended = 0;
+        story.retain(|past| {
+            ended += usize::from(past.until.is_some());
+            past.until.is_none() || ended <= ENDED
+        });
+    }
+
+    /// The lock is free, or gone.
+    pub(crate) fn end(&mut self, name: &str, now: SystemTime) {
+        let Some(story) = self.of.get_mut(name) else {
+            return;
+        };
+        for past in story.iter_mut().filter(|past| past.until.is_none()) {
+            past.until = Some(now);
+        }
+        self.free.push_back(name.to_owned());
+        if self.free.len() > FREE
+            && let Some(oldest) = self.free.pop_front()
+            && !self.is_held(&oldest)
+        {
+            self.of.remove(&oldest);
+        }
+    }
+
+    fn is_held(&self, name: &str) -> bool {
+        self.of(name).any(|past| past.until.is_none())
+    }
+
+    /// The newest first.
+    pub(crate) fn of(&self, name: &str) -> impl Iterator<Item = &Past> {
+        self.of.get(name).into_iter().flatten()
+    }
+
+    /// For how long it has been held at most; of a holder that does not tell, since a look first showed it.
+    pub(crate) fn held_for(&self, name: &str, now: SystemTime) -> Option<Duration> {
+        let since = self.of(name).filter(|past| past.until.is_none());
+        let since = since.map(|past| past.since).min()?;
+        Some(now.duration_since(since).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold::Client;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn holds_begin_with_their_requests_and_end_with_the_look_that_does_not_show_them() {
+        let client = Client::connect("memory:").await.unwrap();
+        let mut stories = Stories::default();
+        let (begun, look) = (SystemTime::now(), Duration::from_secs(10));
+        for turn in 0..60 {
+            let guard = client.mutex("name").lock().await.unwrap();
+            let status = client.status("name").await.unwrap();
+            stories.add(&status, begun + turn * look);
+            assert!(stories.held_for("name", begun + 61 * look).is_some());
+            guard.release().await.unwrap();
+            if turn % 2 == 1 {
+                stories.end("name", begun + turn * look + look / 2);
+                assert_eq!(stories.held_for("name", begun), None);
+            }
+        }
+        let story: Vec<_> = stories.of("name").collect();
+        assert_eq!(story.len(), ENDED);
+        // The newest was seen to end by itself, the one before by the next holder.
+        assert_eq!(story[0].until, Some(begun + 59 * look + look / 2));
+        assert_eq!(story[1].until, Some(begun + 59 * look));
+    }
+
+    #[tokio::test]
+    async fn a_holder_that_does_not_tell_is_as_old_as_the_first_look() {
+        let client = Client::connect("memory:").await.unwrap();
+        let _guard = client.mutex("name").lock().await.unwrap();
+        let mut status = client.status("name").await.unwrap();
+        status.holders[0].since = None;
+        let (mut stories, first) = (Stories::default(), SystemTime::now());
+        for ago in [0, 3, 7] {
+            stories.add(&status, first + Duration::from_secs(ago));
+        }
+        let held = stories.held_for("name", first + Duration::from_secs(9));
+        assert_eq!(held, Some(Duration::from_secs(9)));
+    }
+}
