@@ -22,8 +22,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(500);
 /// What the server may spend on a look: two hundredths of a core.
 const SPEND: Duration = Duration::from_millis(10);
 /// What a page of its keys takes it, and what a lock does, be it found or looked at again.
-const A_PAGE: Duration = Duration::from_micros(300);
-const A_LOCK: Duration = Duration::from_micros(40);
+const A_PAGE: Duration = Duration::from_micros(500);
+const A_LOCK: Duration = Duration::from_micros(60);
 /// A lock on a screen is looked at no more often.
 const AGAIN: Duration = Duration::from_millis(900);
 /// And no more of them at a time, those first that were looked at longest ago.

@@ -8,11 +8,16 @@ use std::{
 use leasehold::Status;
 
 use super::table;
+use crate::kinds;
 
 /// A hold, as far as the looks have shown it.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
-    pub(crate) owner: String,
+    /// As the server has it: it may be the secret of another library.
+    owner: String,
+    /// As it may be shown.
+    #[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "the page shows it"))]
+    pub(crate) shown: Option<String>,
     /// As the table shows the holder.
     pub(crate) who: String,
     /// Since when at most: its request, where the owner tells; else the first look that showed it.
@@ -50,6 +55,7 @@ impl Stories {
         for holder in status.holders.iter().filter(|it| !known.contains(&it.owner)) {
             story.push_front(Past {
                 owner: holder.owner.clone(),
+                shown: kinds::owner(status, holder).map(str::to_owned),
                 who: table::holder(status, holder),
                 since: holder.since.unwrap_or(now),
                 until: None,

@@ -142,7 +142,7 @@ fn one(app: &App, board: &Board, name: &str) -> Value {
     let lock = board.locks.iter().find(|lock| lock.name == name);
     let story = board.story(name).into_iter().take(50).map(|past| {
         json!({
-            "owner": past.owner,
+            "owner": past.shown,
             "who": past.who,
             "since_ms": since_epoch(past.since),
             "until_ms": past.until.map(since_epoch),
