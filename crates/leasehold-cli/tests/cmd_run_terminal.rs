@@ -3,93 +3,10 @@
 
 mod common;
 
-use std::{
-    fs::{File, OpenOptions},
-    io::{Read, Write},
-    os::fd::OwnedFd,
-    process::{Command, Stdio},
-    sync::{Arc, Mutex},
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-use common::{Process, SOON};
+use common::{SOON, terminal::Terminal};
 use leasehold_testkit::{Flavor, Proxy, Server, wait_until};
-use rustix::{
-    process::Pid,
-    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::tcgetpgrp,
-};
-
-/// A terminal, seen from where a person sits.
-struct Terminal {
-    keys: File,
-    shown: Arc<Mutex<String>>,
-    _shell: Process,
-}
-
-impl Terminal {
-    /// A shell with job control that runs this script; `$leasehold` is the command.
-    fn run(server: &Server, script: &str) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let path = name.to_str().unwrap();
-        let slave: OwnedFd = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .unwrap()
-            .into();
-        let stdio = || Stdio::from(slave.try_clone().unwrap());
-        let mut command = Command::new("setsid");
-        command
-            .args(["--ctty", "sh", "-mc", script])
-            .env("leasehold", env!("CARGO_BIN_EXE_leasehold"))
-            .env("LEASEHOLD_URL", server.url())
-            .stdin(stdio())
-            .stdout(stdio())
-            .stderr(stdio());
-        let shell = Process::start(&mut command);
-
-        let shown = Arc::new(Mutex::new(String::new()));
-        let mut screen = File::from(master.try_clone().unwrap());
-        let text = Arc::clone(&shown);
-        thread::spawn(move || {
-            let mut bytes = [0; 1024];
-            while let Ok(length @ 1..) = screen.read(&mut bytes) {
-                let piece = String::from_utf8_lossy(&bytes[..length]);
-                text.lock().unwrap().push_str(&piece);
-            }
-        });
-        Terminal {
-            keys: File::from(master),
-            shown,
-            _shell: shell,
-        }
-    }
-
-    /// The process group that reads what is typed.
-    fn foreground(&self) -> Pid {
-        tcgetpgrp(&self.keys).unwrap()
-    }
-
-    fn type_in(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).unwrap();
-    }
-
-    #[track_caller]
-    fn shows(&self, text: &str) {
-        let shown = || self.shown.lock().unwrap().clone();
-        let deadline = Instant::now() + SOON;
-        while !shown().contains(text) {
-            let late = Instant::now() > deadline;
-            assert!(!late, "no {text:?} after {SOON:?}, but {:?}", shown());
-            thread::sleep(Duration::from_millis(2));
-        }
-    }
-}
 
 /// A single process: a shell that is about to start another one by vfork cannot be stopped until that has happened, and
 /// that one may have been stopped by the same Ctrl-Z.
@@ -164,7 +81,7 @@ fn what_another_client_wrote_is_shown_and_not_obeyed() {
         $leasehold unlock --force --yes --kind mutex job; echo the end";
     let terminal = Terminal::run(&server, script);
     terminal.shows("the end");
-    let shown = terminal.shown.lock().unwrap().clone();
+    let shown = terminal.shown();
     let escaped = r"\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\u{a}root";
     // The label in the status, in what the waiting run says, and in the list; and what is unlocked.
     assert_eq!(shown.matches(escaped).count(), 4, "{shown:?}");
@@ -188,7 +105,7 @@ fn a_forced_unlock_shows_the_holder_and_asks() {
     terminal.shows("you said no");
     terminal.shows("status 75");
     // Meanwhile another has it: not the holder that was shown.
-    let asked = |terminal: &Terminal| terminal.shown.lock().unwrap().matches("[y/N]").count();
+    let asked = |terminal: &Terminal| terminal.shown().matches("[y/N]").count();
     wait_until(SOON, "it asks again", || asked(&terminal) == 2);
     let next = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1:58";
     let swap = "redis.call('DEL', KEYS[1]) redis.call('HSET', KEYS[1], ARGV[1], 1) return redis.call('PEXPIRE', KEYS[1], 60000)";
@@ -213,7 +130,7 @@ fn a_command_that_cannot_be_started_frees_the_name_and_gives_the_terminal_back()
         assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(0));
         terminal.type_in("line\n");
         terminal.shows("[line]");
-        let shown = terminal.shown.lock().unwrap().clone();
+        let shown = terminal.shown();
         let why = format!("cannot run {program}: ");
         assert_eq!(shown.matches(&why).count(), 1, "{shown}");
     }

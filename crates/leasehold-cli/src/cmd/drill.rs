@@ -6,12 +6,7 @@ mod child;
 mod network;
 mod rows;
 
-use std::{
-    fmt::Write as _,
-    fs::File,
-    io::Write as _,
-    time::Duration,
-};
+use std::{fmt::Write as _, fs::File, io::Write as _, time::Duration};
 
 use anstyle::{AnsiColor, Style};
 use futures_util::future::join_all;

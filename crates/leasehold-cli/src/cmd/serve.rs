@@ -125,7 +125,12 @@ pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
     let viewers = Arc::clone(&app);
     let shown = move || viewers.viewers().shown();
     let looker = Looker::new(client, &args.pattern);
-    tokio::spawn(looker::keep_looking(looker, shown, Arc::clone(&app.wake), sender));
+    tokio::spawn(looker::keep_looking(
+        looker,
+        shown,
+        Arc::clone(&app.wake),
+        sender,
+    ));
     let served = axum::serve(listener, router(&app));
     tokio::select! {
         served = served => served.map_err(|error| Failure::internal("serve", &error))?,
@@ -141,11 +146,26 @@ fn router(app: &Arc<App>) -> Router {
     let data = Router::new()
         .route("/live", get(live::live))
         .route("/metrics", get(scrape::metrics))
-        .layer(middleware::from_fn_with_state(Arc::clone(app), guard::token));
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(app),
+            guard::token,
+        ));
     Router::new()
-        .route("/", page("text/html; charset=utf-8", include_str!("serve/page.html")))
-        .route("/page.css", page("text/css; charset=utf-8", include_str!("serve/page.css")))
-        .route("/page.js", page("text/javascript; charset=utf-8", include_str!("serve/page.js")))
+        .route(
+            "/",
+            page("text/html; charset=utf-8", include_str!("serve/page.html")),
+        )
+        .route(
+            "/page.css",
+            page("text/css; charset=utf-8", include_str!("serve/page.css")),
+        )
+        .route(
+            "/page.js",
+            page(
+                "text/javascript; charset=utf-8",
+                include_str!("serve/page.js"),
+            ),
+        )
         .merge(data)
         // With its own token.
         .route("/unlock", post(take::unlock))

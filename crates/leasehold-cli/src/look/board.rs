@@ -86,7 +86,10 @@ fn is_like(name: &str, search: &str) -> bool {
     let Some(last) = parts.next_back() else {
         return name.contains(first);
     };
-    let Some(mut rest) = name.strip_prefix(first).and_then(|it| it.strip_suffix(last)) else {
+    let Some(mut rest) = name
+        .strip_prefix(first)
+        .and_then(|it| it.strip_suffix(last))
+    else {
         return false;
     };
     for part in parts {
@@ -121,7 +124,11 @@ impl Board {
             gone: of(&|lock| life::of_lock(lock) == Life::Gone),
             silent: of(&|lock| matches!(life::of_lock(lock), Life::Silent(_))),
             endless: of(&table::is_endless),
-            oldest: self.locks.iter().filter_map(|lock| self.held_for(lock)).max(),
+            oldest: self
+                .locks
+                .iter()
+                .filter_map(|lock| self.held_for(lock))
+                .max(),
         }
     }
 

@@ -195,7 +195,11 @@ impl Looker {
 
     fn board(&self, trouble: Option<Error>) -> Board {
         let (round, keys) = self.round.last.unzip();
-        let mut locks: Vec<_> = self.locks.values().map(|it| Arc::clone(&it.status)).collect();
+        let mut locks: Vec<_> = self
+            .locks
+            .values()
+            .map(|it| Arc::clone(&it.status))
+            .collect();
         locks.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         Board {
             at: SystemTime::now(),

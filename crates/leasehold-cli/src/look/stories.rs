@@ -16,7 +16,10 @@ pub(crate) struct Past {
     /// As the server has it: it may be the secret of another library.
     owner: String,
     /// As it may be shown.
-    #[cfg_attr(not(feature = "serve"), expect(dead_code, reason = "the page shows it"))]
+    #[cfg_attr(
+        not(feature = "serve"),
+        expect(dead_code, reason = "the page shows it")
+    )]
     pub(crate) shown: Option<String>,
     /// As the table shows the holder.
     pub(crate) who: String,
@@ -52,7 +55,11 @@ impl Stories {
                 past.until = Some(now);
             }
         }
-        for holder in status.holders.iter().filter(|it| !known.contains(&it.owner)) {
+        for holder in status
+            .holders
+            .iter()
+            .filter(|it| !known.contains(&it.owner))
+        {
             story.push_front(Past {
                 owner: holder.owner.clone(),
                 shown: kinds::owner(status, holder).map(str::to_owned),

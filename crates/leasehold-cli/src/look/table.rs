@@ -275,7 +275,6 @@ fn line<'a>(columns: &[Column], cells: impl Iterator<Item = &'a str>) -> String 
     line.trim_end().to_owned()
 }
 
-
 #[cfg(test)]
 mod tests {
     use futures_util::future::join_all;
@@ -301,7 +300,11 @@ mod tests {
         found[0].holders[0].connected = Some(false);
         for (wide, kind) in [(400, true), (120, true), (80, false), (60, false)] {
             let now = SystemTime::now();
-            let shown = text(&found.iter().collect::<Vec<_>>(), &|lock| held_for(lock, now), wide);
+            let shown = text(
+                &found.iter().collect::<Vec<_>>(),
+                &|lock| held_for(lock, now),
+                wide,
+            );
             let shown = anstream::adapter::strip_str(&shown).to_string();
             println!("{shown}");
             let widest = shown.lines().map(UnicodeWidthStr::width).max();
@@ -324,7 +327,10 @@ mod tests {
             let ends: Vec<_> = shown.lines().filter_map(ends).collect();
             assert!(ends.windows(2).all(|two| two[0] == two[1]), "{shown}");
         }
-        assert_eq!(summary(&found.iter().collect::<Vec<_>>()), "3 locks · 1 whose holder is gone ✗\n");
+        assert_eq!(
+            summary(&found.iter().collect::<Vec<_>>()),
+            "3 locks · 1 whose holder is gone ✗\n"
+        );
         drop(guards);
     }
 }

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+#[cfg(target_os = "linux")]
+pub(crate) mod terminal;
+
 use std::{
     fs::{self, File},
     io::{ErrorKind, Read, Seek, Write},

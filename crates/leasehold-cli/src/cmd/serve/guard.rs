@@ -57,9 +57,15 @@ impl Guard {
         let text = |name: header::HeaderName| headers.get(name)?.to_str().ok();
         // Browsers send it with each POST; a program that is none may leave it out.
         if let Some(origin) = headers.get(header::ORIGIN) {
-            let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+            let origin = origin
+                .to_str()
+                .ok()
+                .and_then(|origin| origin.split_once("://"));
             if origin.map(|(_, host)| host) != text(header::HOST) {
-                return Some(refusal(StatusCode::FORBIDDEN, "the request comes from a page of another origin"));
+                return Some(refusal(
+                    StatusCode::FORBIDDEN,
+                    "the request comes from a page of another origin",
+                ));
             }
         }
         let Some(unlock) = &self.unlock else {
@@ -96,7 +102,10 @@ pub(super) async fn host(State(app): State<Arc<App>>, request: Request, next: Ne
     let mut response = if host.is_some_and(|host| app.guard.knows(host)) {
         next.run(request).await
     } else {
-        refusal(StatusCode::FORBIDDEN, "the Host of the request is not one of this server; say --host for its other names")
+        refusal(
+            StatusCode::FORBIDDEN,
+            "the Host of the request is not one of this server; say --host for its other names",
+        )
     };
     let headers = response.headers_mut();
     for (name, value) in [
@@ -116,9 +125,12 @@ pub(super) async fn token(State(app): State<Arc<App>>, request: Request, next: N
         let given = request.headers().get(header::AUTHORIZATION);
         let given = given.and_then(|given| given.as_bytes().strip_prefix(b"Bearer "));
         if !given.is_some_and(|given| is_same(given, token.as_bytes())) {
-            let mut response = refusal(StatusCode::UNAUTHORIZED, "the token is missing, or another");
+            let mut response =
+                refusal(StatusCode::UNAUTHORIZED, "the token is missing, or another");
             let bearer = HeaderValue::from_static("Bearer");
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, bearer);
             return response;
         }
     }

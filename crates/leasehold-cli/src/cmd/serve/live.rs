@@ -8,10 +8,7 @@ use std::{
 
 use axum::{
     extract::{Query, State},
-    response::{
-        IntoResponse, Response, Sse,
-        sse::Event,
-    },
+    response::{IntoResponse, Response, Sse, sse::Event},
 };
 use clap::ValueEnum as _;
 use futures_util::{Stream, stream::unfold};
@@ -149,7 +146,9 @@ fn one(app: &App, board: &Board, name: &str) -> Value {
         })
     });
     let keys = lock.map_or(Vec::new(), |lock| kinds::keys(lock.kind, &app.prefix, name));
-    let keys = keys.into_iter().map(|(key, what)| json!({ "key": key, "what": what }));
+    let keys = keys
+        .into_iter()
+        .map(|(key, what)| json!({ "key": key, "what": what }));
     let mut one = json!({
         "status": lock.map(|lock| row(board, lock)),
         "history": story.collect::<Vec<_>>(),
@@ -168,7 +167,10 @@ fn put_head(document: &mut Value, app: &App, board: &Board) {
 }
 
 fn since_epoch(time: SystemTime) -> u64 {
-    millis(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO))
+    millis(
+        time.duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or(Duration::ZERO),
+    )
 }
 
 pub(super) async fn live(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Response {

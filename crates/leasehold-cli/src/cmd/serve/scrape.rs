@@ -30,8 +30,18 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
         let board = boards.borrow_and_update().clone();
         let is_done = |board: &Arc<Board>| board.round.is_some() || board.trouble.is_some();
         if !changed || board.as_ref().is_some_and(is_done) {
-            exposition(&mut text, board.as_deref().filter(|_| changed), &app.classes);
-            return ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text);
+            exposition(
+                &mut text,
+                board.as_deref().filter(|_| changed),
+                &app.classes,
+            );
+            return (
+                [(
+                    header::CONTENT_TYPE,
+                    "text/plain; version=0.0.4; charset=utf-8",
+                )],
+                text,
+            );
         }
     }
 }
@@ -62,15 +72,30 @@ impl Sums {
 /// The text that Prometheus reads. Before the first look at all keys has ended there are no series of locks, since their sums would be too small.
 fn exposition(text: &mut String, board: Option<&Board>, classes: &[String]) {
     let is_up = board.is_some_and(|board| board.trouble.is_none());
-    one(text, "leasehold_server_up", "whether the server answers", &[(String::new(), f64::from(u8::from(is_up)))]);
+    one(
+        text,
+        "leasehold_server_up",
+        "whether the server answers",
+        &[(String::new(), f64::from(u8::from(is_up)))],
+    );
     let Some(board) = board.filter(|_| is_up) else {
         return;
     };
     let Some(round) = board.round else { return };
-    one(text, "leasehold_server_round_seconds", "how long a look at all keys takes", &[(String::new(), round.as_secs_f64())]);
+    one(
+        text,
+        "leasehold_server_round_seconds",
+        "how long a look at all keys takes",
+        &[(String::new(), round.as_secs_f64())],
+    );
     if let Some(keys) = board.keys {
         #[expect(clippy::cast_precision_loss, reason = "it is for eyes")]
-        one(text, "leasehold_server_keys", "keys, locks or not", &[(String::new(), keys as f64)]);
+        one(
+            text,
+            "leasehold_server_keys",
+            "keys, locks or not",
+            &[(String::new(), keys as f64)],
+        );
     }
     let mut sums: BTreeMap<(String, &str), Sums> = BTreeMap::new();
     for lock in &board.locks {
@@ -88,14 +113,36 @@ fn exposition(text: &mut String, board: Option<&Board>, classes: &[String]) {
     };
     #[expect(clippy::cast_precision_loss, reason = "counts of locks are small")]
     let count = |count: u64| Some(count as f64);
-    each("leasehold_server_locks", "locks that are held, or waited for", &|it| count(it.locks));
-    each("leasehold_server_waiting", "clients that wait for locks", &|it| count(it.waiting));
-    each("leasehold_server_gone", "locks whose holder is not connected", &|it| count(it.gone));
-    each("leasehold_server_silent", "locks whose holder is connected and has sent nothing for 12 s", &|it| count(it.silent));
-    each("leasehold_server_endless", "locks that a holder which crashed would keep for ever", &|it| count(it.endless));
-    each("leasehold_server_oldest_hold_seconds", "for how long the oldest hold has lasted, at most", &|it| {
-        it.oldest.map(|oldest| oldest.as_secs_f64())
-    });
+    each(
+        "leasehold_server_locks",
+        "locks that are held, or waited for",
+        &|it| count(it.locks),
+    );
+    each(
+        "leasehold_server_waiting",
+        "clients that wait for locks",
+        &|it| count(it.waiting),
+    );
+    each(
+        "leasehold_server_gone",
+        "locks whose holder is not connected",
+        &|it| count(it.gone),
+    );
+    each(
+        "leasehold_server_silent",
+        "locks whose holder is connected and has sent nothing for 12 s",
+        &|it| count(it.silent),
+    );
+    each(
+        "leasehold_server_endless",
+        "locks that a holder which crashed would keep for ever",
+        &|it| count(it.endless),
+    );
+    each(
+        "leasehold_server_oldest_hold_seconds",
+        "for how long the oldest hold has lasted, at most",
+        &|it| it.oldest.map(|oldest| oldest.as_secs_f64()),
+    );
 }
 
 /// A gauge.
@@ -111,5 +158,7 @@ fn one(text: &mut String, name: &str, help: &str, values: &[(String, f64)]) {
 
 /// As the value of a label.
 fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }

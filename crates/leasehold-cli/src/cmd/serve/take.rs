@@ -14,11 +14,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{App, guard::refusal};
-use crate::{
-    cmd::status::document,
-    kinds::Kind,
-    output::redact,
-};
+use crate::{cmd::status::document, kinds::Kind, output::redact};
 
 #[derive(Deserialize)]
 pub(super) struct Asked {
@@ -48,7 +44,10 @@ pub(super) async fn unlock(
 
 async fn take(app: &App, asked: &Asked) -> Result<Response, Error> {
     let Ok(kind) = Kind::from_str(&asked.kind, false) else {
-        return Ok(refusal(StatusCode::BAD_REQUEST, "there is no such kind of lock"));
+        return Ok(refusal(
+            StatusCode::BAD_REQUEST,
+            "there is no such kind of lock",
+        ));
     };
     if !kind.has_owners() {
         let why = "its permits, or its count, go all at once: use leasehold unlock --force";
@@ -58,7 +57,10 @@ async fn take(app: &App, asked: &Asked) -> Result<Response, Error> {
     if seen.holders.is_empty() {
         return Ok(refusal(StatusCode::NOT_FOUND, "it is free by now"));
     }
-    let is_meant = seen.holders.iter().all(|holder| holder.owner == asked.owner);
+    let is_meant = seen
+        .holders
+        .iter()
+        .all(|holder| holder.owner == asked.owner);
     if is_meant && app.client.force_unlock_if(&seen).await? {
         return Ok(Json(json!({ "taken": true })).into_response());
     }

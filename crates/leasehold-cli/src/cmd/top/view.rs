@@ -136,7 +136,10 @@ impl View {
         let (wide, high) = (frame.area().width, frame.area().height);
         let (mut lines, names) = if (wide, high) < LEAST || high < LEAST.1 {
             let text = format!("{} × {} is too small", LEAST.0, LEAST.1);
-            (vec![Line::from(text.replace("is too small", "at least"))], Vec::new())
+            (
+                vec![Line::from(text.replace("is too small", "at least"))],
+                Vec::new(),
+            )
         } else if let Some((name, by)) = self.one.clone() {
             (self.one(&name, by, board, high.into()), vec![name])
         } else {
@@ -164,7 +167,10 @@ impl View {
         let at = self.chosen.as_ref().and_then(at).unwrap_or_default();
         self.chosen = rows.get(at).map(|lock| lock.name.clone());
         let most = rows.len().saturating_sub(self.fit);
-        self.first = self.first.clamp((at + 1).saturating_sub(self.fit), at).min(most);
+        self.first = self
+            .first
+            .clamp((at + 1).saturating_sub(self.fit), at)
+            .min(most);
         let seen = &rows[self.first..rows.len().min(self.first + self.fit)];
         let Lines {
             heading,
@@ -183,14 +189,25 @@ impl View {
             lines.push(Line::styled(format!("{text:<wide$}"), style));
         }
         if seen.is_empty() {
-            let none = if board.locks.is_empty() { "no locks" } else { "no lock is like the filter" };
+            let none = if board.locks.is_empty() {
+                "no locks"
+            } else {
+                "no lock is like the filter"
+            };
             lines.push(Line::from(none));
         }
         lines.resize(high - 1, Line::default());
         lines.push(match (self.types, self.wanted.search.as_str()) {
-            (true, search) => Line::from(format!(" filter: {search}▏  enter keeps it, esc clears it")),
-            (false, "") => Line::styled(format!("{HELP}   sorted by {}", word(self.wanted.sort)), FAINT),
-            (false, search) => Line::from(format!(" filter: {search}   / changes it, esc clears it")),
+            (true, search) => {
+                Line::from(format!(" filter: {search}▏  enter keeps it, esc clears it"))
+            }
+            (false, "") => Line::styled(
+                format!("{HELP}   sorted by {}", word(self.wanted.sort)),
+                FAINT,
+            ),
+            (false, search) => {
+                Line::from(format!(" filter: {search}   / changes it, esc clears it"))
+            }
         });
         (lines, seen.iter().map(|lock| lock.name.clone()).collect())
     }
