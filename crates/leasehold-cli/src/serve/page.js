@@ -42,7 +42,9 @@ function escaped(letter) {
   return hex.length > 4 ? `\\u{${hex}}` : `\\u${hex.padStart(4, "0")}`;
 }
 
-const visible = (text) => Array.from(text, (letter) => (UNSEEN.test(letter) ? escaped(letter) : letter)).join("");
+/** Its letters; an escape counts as one, the only one that is longer than 2. */
+const shown = (text) => Array.from(text, (letter) => (UNSEEN.test(letter) ? escaped(letter) : letter));
+const visible = (text) => shown(text).join("");
 
 /** The letters that fit into so many columns: the beginning, dots, the end. */
 function cut(letters, most) {
@@ -62,32 +64,17 @@ function cut(letters, most) {
 function write(node, text, most = Infinity) {
   if (node.wrote === text) return;
   node.wrote = text;
-  if (text.length <= most && !UNSEEN.test(text) && !WIDE.test(text)) {
+  node.textContent = "";
+  if (text.length * 2 <= most && !UNSEEN.test(text)) {
     node.textContent = text;
     return;
   }
-  const hidden = new Set();
-  let letters = Array.from(text, (letter) => {
-    if (!UNSEEN.test(letter)) return letter;
-    const shown = escaped(letter);
-    hidden.add(shown);
-    return shown;
-  });
-  if (most !== Infinity) letters = cut(letters, most);
-  const parts = [];
-  for (const letter of letters) {
-    const isEscape = hidden.has(letter);
-    const last = parts[parts.length - 1];
-    if (last && last.isEscape === isEscape) last.text += letter;
-    else parts.push({ isEscape, text: letter });
+  for (const letter of cut(shown(text), most)) {
+    const type = letter.length > 2 ? "esc" : "";
+    if (node.lastChild?.className !== type) node.append(document.createElement("span"));
+    node.lastChild.className = type;
+    node.lastChild.textContent += letter;
   }
-  node.replaceChildren(...parts.map((part) => {
-    if (!part.isEscape) return document.createTextNode(part.text);
-    const span = document.createElement("span");
-    span.className = "esc";
-    span.textContent = part.text;
-    return span;
-  }));
 }
 
 const say = (id, text) => write($(id), text);
@@ -108,8 +95,10 @@ function update(node, { is, inside }) {
   node.key = is.key;
   node.lock = is.lock;
   if (is.fill != null) node.style.transform = `scaleX(${Math.min(1, Math.max(0, is.fill)).toFixed(3)})`;
-  if (is.text != null) write(node, is.text, is.most);
-  else patch(node, inside);
+  if (is.text != null) return write(node, is.text, is.most);
+  if (node.wrote != null) node.textContent = "";
+  node.wrote = null;
+  patch(node, inside);
 }
 
 function patch(parent, wanted) {
@@ -125,6 +114,7 @@ function patch(parent, wanted) {
   for (const want of wanted) {
     const isThere = at && at.key == null && want.is.key == null && at.localName === want.tag;
     let node = isThere ? at : known.get(want.is.key);
+    known.delete(want.is.key);
     if (node && node === at) at = at.nextElementSibling;
     else if (node && parent.moveBefore) parent.moveBefore(node, at);
     else parent.insertBefore((node ||= document.createElement(want.tag)), at);
@@ -178,7 +168,6 @@ class Stream {
   close() {
     this.isClosed = true;
     this.abort?.abort();
-    this.wake?.();
   }
 
   async follow() {
@@ -187,13 +176,13 @@ class Stream {
       try {
         why = await this.read();
       } catch (error) {
+        this.abort.abort();
         why = error instanceof TypeError || error.name === "AbortError" ? "leasehold serve does not answer" : error.message;
       }
       if (this.isClosed) return;
       this.tries += 1;
       this.down(why, this.tries);
-      const wait = Math.min(this.tries, 5) * 1000;
-      await new Promise((resolve) => { this.wake = resolve; setTimeout(resolve, wait); });
+      await new Promise((resolve) => setTimeout(resolve, Math.min(this.tries, 5) * 1000));
     }
   }
 
@@ -265,7 +254,7 @@ function openOne() {
   if (document.hidden || !view.lock || !$("ask").hidden) return;
   const query = new URLSearchParams({ name: view.lock });
   if (view.of) query.set("kind", view.of);
-  oneStream = new Stream(query, onOne, (why) => { if (one) { one.down = why; drawOne(); } });
+  oneStream = new Stream(query, onOne, onOneDown);
 }
 
 // ---- All locks
@@ -334,37 +323,25 @@ function draw() {
   const { matching, locks } = list;
   const isCut = matching > rows.length;
   $("more").classList.toggle("cut", isCut);
-  const shown = isCut ? `${number(rows.length)} of ${number(matching)} shown: narrow the search`
+  const words = isCut ? `${number(rows.length)} of ${number(matching)} shown: narrow the search`
     : isFiltered() ? `${number(matching)} of ${some(locks, "lock")} match` : "";
-  say("more", rows.length ? shown : "");
+  say("more", rows.length ? words : "");
   const title = `${list.gone ? `✗ ${number(list.gone)} gone · ` : ""}${some(locks, "lock")} – leasehold`;
   if (document.title !== title) document.title = title;
 }
 
 function drawCounts() {
-  const count = (name, n) => {
-    say(`n-${name}`, number(n));
-    $(`c-${name}`)?.classList.toggle("zero", n === 0);
-  };
-  count("locks", list.locks);
-  count("waited", list.waited_for);
-  count("gone", list.gone);
-  count("silent", list.silent);
-  count("endless", list.endless);
+  for (const name of ["locks", "waited_for", "gone", "silent", "endless"]) {
+    say(`n-${name}`, number(list[name]));
+    $(`n-${name}`).parentElement.classList.toggle("zero", list[name] === 0);
+  }
   say("l-locks", list.locks === 1 ? "lock" : "locks");
   say("l-endless", list.endless === 1 ? "never ends !" : list.endless ? "never end !" : "never end");
-  $("c-gone").classList.toggle("bad", list.gone > 0);
-  $("c-silent").classList.toggle("warn", list.silent > 0);
-  $("c-endless").classList.toggle("warn", list.endless > 0);
   say("n-oldest", list.oldest_ms == null ? NONE : human(list.oldest_ms + elapsed()));
-  const keys = list.keys == null ? "" : some(list.keys, "key");
-  if (list.round_ms == null) {
-    say("n-round", `${Math.floor(100 * list.progress)} %`);
-    say("l-round", `of the first look${keys && ` over ${keys}`}`);
-  } else {
-    say("n-round", human(list.round_ms));
-    say("l-round", `a round${keys && ` over ${keys}`}`);
-  }
+  const isFirst = list.round_ms == null;
+  const keys = list.keys == null ? "" : ` over ${some(list.keys, "key")}`;
+  say("n-round", isFirst ? `${Math.floor(100 * list.progress)} %` : human(list.round_ms));
+  say("l-round", (isFirst ? "of the first look" : "a round") + keys);
 }
 
 function drawEmpty() {
@@ -472,16 +449,21 @@ function drawRow(row, before) {
 
 // ---- The panel: one lock
 
-let oneGood = { now: 0, at: 0 };
+let oneGood = { now: 0, at: 0 }; // when it was last true
+let oneDown = null; // why it may be true no longer
 
 function onOne(event) {
-  const before = one;
-  one = event;
-  // In trouble the last that was known stays.
-  if (event.trouble && before && event.status === undefined) one = { ...before, trouble: event.trouble };
-  if (!event.trouble) oneGood = { now: event.now_ms, at: event.at };
+  oneDown = event.trouble ? `The server cannot be asked: ${event.trouble}` : null;
+  // In trouble the last that was known stays: a lock that cannot be seen is not free.
+  if (!oneDown) oneGood = { now: event.now_ms, at: event.at };
+  if (!oneDown || (!one && event.status)) one = event;
   drawOne();
   checkTake();
+}
+
+function onOneDown(why) {
+  oneDown = `No connection: ${why}`;
+  drawOne();
 }
 
 function openPanel() {
@@ -493,7 +475,8 @@ function openPanel() {
   }
   say("p-name", view.lock);
   say("p-sub", "Looking…");
-  $("p-trouble").hidden = true;
+  oneDown = null;
+  drawOne();
   patch($("p-body"), []);
   panel.scrollTop = 0;
   $("p-name").focus({ preventScroll: true });
@@ -506,14 +489,13 @@ function closePanel() {
 }
 
 function drawOne() {
+  $("panel").classList.toggle("stale", Boolean(oneDown));
+  $("p-trouble").hidden = !oneDown;
+  if (oneDown) say("p-trouble", sentence(oneDown) + (one ? ` This is as of ${utc(oneGood.now)}.` : ""));
   if (!one || !view.lock) return;
   const { status } = one;
-  const down = one.trouble || one.down;
-  const gone = down ? 0 : performance.now() - oneGood.at;
+  const gone = oneDown ? 0 : performance.now() - oneGood.at;
   const now = oneGood.now + gone;
-  $("panel").classList.toggle("stale", Boolean(down));
-  $("p-trouble").hidden = !down;
-  if (down) say("p-trouble", sentence(`${one.trouble ? "The server cannot be asked" : "No connection"}: ${down}`) + (oneGood.now ? ` This is as of ${utc(oneGood.now)}.` : ""));
   const kind = KINDS[status?.kind ?? view.of] ?? view.of;
   say("p-sub", `${kind}${kind && " · "}${one.server}${status?.replica ? ", a replica: it may not know yet what its primary does" : ""}`);
   patch($("p-body"), [
@@ -612,7 +594,7 @@ function votesPart(status) {
 }
 
 function table(heads, rows) {
-  return h("table", {}, h("thead", {}, h("tr", {}, heads.map((text) => h("th", { scope: "col", text })))), h("tbody", {}, rows));
+  return h("table", {}, h("thead", {}, h("tr", {}, heads.map((text) => h("th", { text })))), h("tbody", {}, rows));
 }
 
 /** A time of today without its date, another without its year. */
@@ -709,7 +691,7 @@ function isTyped() {
 function checkTake() {
   if (!meant || meant.isOver) return;
   const now = one?.status?.holders ?? [];
-  const isSame = now[0]?.owner === meant.owner;
+  const isSame = now.some((holder) => holder.owner === meant.owner);
   $("t-changed").hidden = isSame;
   if (!isSame && one) say("t-changed", now.length ? `It has another holder by now: ${whoIs(one.status, now[0])}. Leave it, and look again.` : "It is free by now.");
   $("t-go").disabled = !isSame || !isTyped() || !($("t-token-field").hidden || $("t-token").value);
@@ -827,13 +809,13 @@ function onAddress() {
 }
 
 function onKey(event) {
-  const isWriting = event.target.closest("input, select, textarea");
+  const isWriting = event.target.closest?.("input, select");
   const isModal = document.querySelector("dialog:modal");
   if (event.key === "/" && !isWriting && !isModal && !event.ctrlKey && !event.metaKey) {
     event.preventDefault();
     $("search").focus();
     $("search").select();
-  } else if (event.key === "Escape" && view.lock && !isModal) {
+  } else if (event.key === "Escape" && view.lock && !isModal && !(isWriting?.id === "search" && isWriting.value)) {
     event.preventDefault();
     leavePanel();
   } else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && !isModal) {
@@ -856,6 +838,7 @@ function onRow(event) {
 }
 
 function listen() {
+  for (const [kind, word] of Object.entries(KINDS)) if (kind !== "spin_mutex") $("kind").add(new Option(word, kind));
   let soon;
   $("search").addEventListener("input", () => { clearTimeout(soon); soon = setTimeout(() => go({ search: $("search").value }), 200); });
   $("filters").addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(soon); go({ search: $("search").value }); });
@@ -868,27 +851,23 @@ function listen() {
   $("p-body").addEventListener("click", (event) => { if (event.target.id === "p-take") openTake(); });
   const panel = $("panel");
   panel.addEventListener("cancel", (event) => { event.preventDefault(); leavePanel(); });
-  panel.addEventListener("close", () => { if (view.lock && !panel.open) leavePanel(); });
+  panel.addEventListener("close", () => { if (view.lock && !panel.open && $("ask").hidden) leavePanel(); });
   panel.addEventListener("click", (event) => { if (event.target === panel && event.clientX < panel.getBoundingClientRect().left) leavePanel(); });
   wide.addEventListener("change", () => { if (panel.open) { panel.close(); if (wide.matches) panel.show(); else panel.showModal(); } });
-  $("t-form").addEventListener("submit", (event) => { event.preventDefault(); if (!$("t-go").disabled && !$("t-go").hidden) take(); });
+  $("t-form").addEventListener("submit", (event) => { event.preventDefault(); if (!$("t-go").disabled) take(); });
   $("t-form").addEventListener("input", checkTake);
   $("t-cancel").addEventListener("click", () => $("take").close());
   $("take").addEventListener("close", () => { meant = null; });
   $("ask-form").addEventListener("submit", (event) => { event.preventDefault(); answerToken(); });
   addEventListener("keydown", onKey);
   addEventListener("popstate", onAddress);
-  addEventListener("online", () => { listStream?.wake?.(); oneStream?.wake?.(); });
   // Nobody looks at a hidden page, so the server need not, either.
-  const look = () => {
+  document.addEventListener("visibilitychange", () => {
     isFresh = false;
     setLive("connecting", "connecting…");
     openList();
     openOne();
-  };
-  document.addEventListener("visibilitychange", look);
-  addEventListener("pagehide", () => { listStream?.close(); oneStream?.close(); });
-  addEventListener("pageshow", (event) => { if (event.persisted) look(); });
+  });
 }
 
 /** Between two events, and when none comes. */
@@ -899,7 +878,7 @@ function tick() {
   if (one && performance.now() - oneGood.at > 900) drawOne();
 }
 
-readAddress();
 listen();
+readAddress();
 show();
 setInterval(tick, 1000);
