@@ -14,7 +14,7 @@ const OWNED = new Set(["mutex", "fenced_mutex", "rw_lock", "plain_mutex", "spin_
 const NONE = "–";
 const NAME_MOST = 80; // columns of a name in the table
 
-const number = (n) => n.toLocaleString("en");
+const number = new Intl.NumberFormat("en").format;
 const some = (n, word, words = word + "s") => `${number(n)} ${n === 1 ? word : words}`;
 const sentence = (text) => (/[.!?]$/.test(text) ? text : `${text}.`);
 const utc = (ms) => new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
@@ -102,6 +102,7 @@ function update(node, { is, inside }) {
 }
 
 function patch(parent, wanted) {
+  if (!wanted.length && !parent.firstChild) return;
   const keys = new Set(wanted.map((want) => want.is.key));
   const known = new Map();
   for (const node of [...parent.children]) {
@@ -223,7 +224,7 @@ class Stream {
   watch() {
     const silent = performance.now() - this.at;
     if (silent > 20000) this.abort?.abort();
-    else if (silent > 4000) this.down("leasehold serve is silent", this.tries + 1);
+    else if (silent > 4000) this.down("leasehold serve is silent", 2);
   }
 }
 
@@ -563,7 +564,7 @@ function told(holder, gone) {
   }
 }
 
-const QUEUE_MOST = 100;
+const QUEUE_MOST = 50;
 
 function waitingPart(status, now) {
   const { queue, waiting_clients: clients } = status;
@@ -602,7 +603,7 @@ const clock = (ms, now) => utc(ms).slice(utc(ms).slice(0, 10) === utc(now).slice
 
 function historyPart(history, now) {
   const row = ({ owner, who, since_ms: since, until_ms: until }) => h("tr", { key: `${owner}\0${since}` },
-    h("td", { class: "outside", text: who ?? owner ?? NONE, title: visible(owner ?? "") }),
+    h("td", { class: "outside", text: who ?? owner ?? NONE }),
     h("td", { text: since == null ? NONE : clock(since, now) }),
     h("td", { text: until == null ? "now" : clock(until, now) }),
     h("td", { class: "figure", text: since == null ? NONE : human((until ?? now) - since) }));
@@ -770,9 +771,8 @@ function show(before = {}) {
   $("sort").value = view.sort;
   for (const button of document.querySelectorAll("[data-sort]")) {
     const { sort } = button.dataset;
-    const up = sort === "name" || sort === "left" ? "ascending" : "descending";
-    if (sort === view.sort) button.parentElement.setAttribute("aria-sort", up);
-    else button.parentElement.removeAttribute("aria-sort");
+    const order = sort === "name" || sort === "left" ? "ascending" : "descending";
+    button.parentElement.ariaSort = sort === view.sort ? order : null;
   }
   if (!listStream || listStream.isClosed || [...FILTERS, "sort"].some((name) => before[name] !== view[name])) {
     heardAt = -Infinity;

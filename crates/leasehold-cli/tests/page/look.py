@@ -59,7 +59,7 @@ return [...document.querySelectorAll("#rows tr")].map((row) => [...row.cells].ma
 OVERFLOW = """
 const seen = [...document.querySelectorAll("body *")].filter((node) => node.checkVisibility() && node.clientWidth > 1);
 const is = (node) => node.getBoundingClientRect().right > innerWidth + 1 || (node.scrollWidth > node.clientWidth + 1 && getComputedStyle(node).overflowX === "visible" && node.matches("td, li, dd, p, section, form"));
-return seen.filter((node) => !node.closest(".unseen, thead") && is(node)).map((node) => node.id || node.className || node.localName).slice(0, 10);
+return seen.filter((node) => !node.closest(".unseen, thead") && is(node)).map((node) => `${node.id || node.className || node.localName}: ${node.textContent.slice(0, 40)}`).slice(0, 10);
 """
 
 # When a text is there, as the page itself sees it: without the time of a request.
