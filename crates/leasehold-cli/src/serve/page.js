@@ -129,7 +129,7 @@ function patch(parent, wanted) {
   if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
-// ---- What the page knows
+// ---- State
 
 /** The tokens, kept for this tab; a browser may forbid even that. */
 let tokens = {};
@@ -635,7 +635,7 @@ function awayPart(status) {
   return h("section", { key: "away", class: "away" }, inside);
 }
 
-/** What follows, by what is known of its holders. */
+/** The consequences, by what is known of its holders. */
 function consequences(status) {
   const [holder] = status.holders;
   const [next] = status.queue;
@@ -787,7 +787,7 @@ function show(before = {}) {
   draw();
 }
 
-/** Another view. What opens or closes the panel can be gone back from. */
+/** Another view. Back undoes the opening and the closing of the panel. */
 function go(change) {
   const before = view;
   view = { ...view, ...change };
@@ -861,7 +861,7 @@ function listen() {
   $("ask-form").addEventListener("submit", (event) => { event.preventDefault(); answerToken(); });
   addEventListener("keydown", onKey);
   addEventListener("popstate", onAddress);
-  // Nobody looks at a hidden page, so the server need not, either.
+  // No viewer looks at a hidden page, so the server need not, either.
   document.addEventListener("visibilitychange", () => {
     isFresh = false;
     setLive("connecting", "connecting…");

@@ -3,7 +3,7 @@
 
   look.py CHROMEDRIVER                          reads requests, a line of JSON each, and answers each with a line of JSON:
                                                 ["open", "http://127.0.0.1:9123/#token=…"]  →  {"ok": null}  or  {"error": "…"}
-  look.py CHROMEDRIVER URL [DIRECTORY]          what must hold of any page, at both sizes, light and dark; pictures into DIRECTORY
+  look.py CHROMEDRIVER URL [DIRECTORY]          checks all that must hold of any page, at both sizes, light and dark; pictures into DIRECTORY
 
 A request is the name of a method of `Page`, and what it takes.
 """
@@ -127,7 +127,7 @@ class Page:
         return self.post("/goog/cdp/execute", {"cmd": command, "params": params})
 
     def script(self, script, *args):
-        """What a script returns."""
+        """The value that a script returns."""
         return self.post("/execute/sync", {"script": script, "args": list(args)})
 
     def end(self):
@@ -138,7 +138,7 @@ class Page:
             self.driver.terminate()
             self.driver.wait()
 
-    # What a viewer does
+    # The hands of a viewer
 
     def size(self, name):
         """Headless Chromium is never narrower than 500 pixels, so the phone is emulated."""
@@ -189,7 +189,7 @@ class Page:
         self.script("const row = [...document.querySelectorAll('#rows tr')].find((row) => row.lock.lock === arguments[0]);"
                     "if (!row) throw new Error('no row of ' + arguments[0]); row.querySelector('a').click()", name)
 
-    # What a viewer sees
+    # The eyes of a viewer
 
     def rows(self):
         """The cells of each row: name, kind, holder, held for, lease left, waiting."""
@@ -222,7 +222,7 @@ class Page:
         return {"reached": len(set(reached)), "missed": [name for name in wanted if name not in reached], "unseen": unseen, "order": reached[:30]}
 
     def overflow(self):
-        """What is wider than the window, or than the table or the box that it is in."""
+        """Elements that are wider than the window, or than the table or the box that they are in."""
         return self.script(OVERFLOW)
 
     def requests(self):
@@ -234,7 +234,7 @@ class Page:
         return sorted(set(self.asked))
 
     def console(self):
-        """What the browser has complained about since the last time: also what the page's policy has refused."""
+        """The complaints of the browser since the last time: also all that the page's policy has refused."""
         return [entry["message"] for entry in self.post("/se/log", {"type": "browser"})]
 
     def alert(self):
@@ -249,7 +249,7 @@ class Page:
 
 
 def check(page, url, directory):
-    """What must hold of any page, whatever its locks are."""
+    """All that must hold of any page: what is wrong."""
     wrong = []
     host = "/".join(url.split("/")[:3])
     for size in SIZES:
