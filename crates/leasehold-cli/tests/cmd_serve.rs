@@ -465,9 +465,9 @@ fn a_lock_is_taken_away_only_from_the_holder_that_is_meant() {
     assert_eq!(list["may_unlock"], true);
     let owner = &list["rows"][0]["holder"]["owner"];
     let token = [("X-Leasehold-Token", page.unlock.as_str())];
-    let meant = json!({ "name": "order:42", "kind": "mutex", "owner": owner });
-    let other = json!({ "name": "order:42", "kind": "mutex", "owner": "another" });
-    let free = json!({ "name": "order:43", "kind": "mutex", "owner": owner });
+    let meant = json!({ "name": "order:42", "kind": "mutex", "owners": [owner] });
+    let other = json!({ "name": "order:42", "kind": "mutex", "owners": ["another"] });
+    let free = json!({ "name": "order:43", "kind": "mutex", "owners": [owner] });
     let with = |more: (&'static str, &'static str)| [token[0], more];
 
     let refused = page.unlock(&with(("Origin", "http://evil.example")), &meant);

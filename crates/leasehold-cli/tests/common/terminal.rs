@@ -3,6 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{Read, Write},
+    num::NonZero,
     os::fd::OwnedFd,
     process::{Command, Stdio},
     sync::{Arc, Mutex},
@@ -14,7 +15,7 @@ use leasehold_testkit::Server;
 use rustix::{
     process::Pid,
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::{Winsize, tcgetpgrp, tcsetwinsize},
+    termios::{Winsize, tcgetpgrp, tcgetwinsize, tcsetwinsize},
 };
 
 use super::{Process, SOON};
@@ -88,14 +89,29 @@ impl Terminal {
         tcsetwinsize(&self.keys, size).unwrap();
     }
 
-    /// All that it has shown.
+    /// All that was written to it.
     pub(crate) fn shown(&self) -> String {
         self.shown.lock().unwrap().clone()
     }
 
-    /// Forgets what it has shown.
-    pub(crate) fn clear(&self) {
-        self.shown.lock().unwrap().clear();
+    /// What a person sees now.
+    pub(crate) fn screen(&self) -> String {
+        let size = tcgetwinsize(&self.keys).unwrap();
+        let cells = |count| NonZero::new(count).unwrap();
+        let mut screen = vt100::Parser::new(cells(size.ws_row), cells(size.ws_col), 0);
+        screen.process(self.shown().as_bytes());
+        screen.screen().contents()
+    }
+
+    #[track_caller]
+    pub(crate) fn sees(&self, text: &str) {
+        let sees = || self.screen().contains(text);
+        let deadline = Instant::now() + SOON;
+        while !sees() {
+            let late = Instant::now() > deadline;
+            assert!(!late, "no {text:?} after {SOON:?}, but\n{}", self.screen());
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[track_caller]
