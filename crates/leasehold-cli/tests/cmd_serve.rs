@@ -269,7 +269,8 @@ impl Java {
         java.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = java.spawn().unwrap();
         let orders = process.stdin.take().unwrap();
-        let answers = BufReader::new(process.stdout.take().unwrap());
+        let mut answers = BufReader::new(process.stdout.take().unwrap());
+        answers.read_line(&mut String::new()).unwrap(); // it is ready
         Java {
             process,
             orders,
@@ -283,7 +284,7 @@ impl Java {
         let mut said = String::new();
         loop {
             let read = self.answers.read_line(&mut said).unwrap();
-            assert_ne!(read, 0, "{order}: {said}");
+            assert!(read > 0 && !said.contains("failed: "), "{order}: {said}");
             if said.contains(answer) {
                 return;
             }
@@ -304,11 +305,11 @@ fn the_page_the_metrics_top_and_ls_agree_on_locks_of_every_kind_and_of_redisson(
     let mut java = Java::start(&server);
     java.obey("lock java:mutex", "locked");
     java.obey("fair lock java:fair", "locked");
-    java.obey("fenced lock java:fenced", "1");
+    java.obey("fenced java:fenced lock", "1");
     java.obey("read lock java:read", "locked");
     java.obey("write lock java:write", "locked");
-    java.obey("permits set java:permits 2", "true");
-    java.obey("permits acquire java:permits 1 60000", "\n");
+    java.obey("permits java:permits set 2", "true");
+    java.obey("permits java:permits acquire 1 60000", "\n");
     let kinds = [
         "mutex", "fenced", "read", "write", "leased", "plain", "spin", "fair",
     ];

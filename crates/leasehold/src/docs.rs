@@ -60,6 +60,7 @@ pub mod keys {}
 pub mod observing {}
 
 /// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
+/// [operating]: crate::docs::operating
 #[cfg_attr(feature = "metrics", doc = include_str!("../docs/metrics.md"))]
 #[cfg_attr(
     not(feature = "metrics"),
@@ -68,6 +69,7 @@ pub mod observing {}
 pub mod metrics {}
 
 /// [metrics]: crate::docs::metrics
+/// [metrics serve]: crate::docs::metrics#what-the-server-shows-leasehold-serve
 /// [observing]: crate::docs::observing
 /// [topologies]: crate::docs::topologies
 /// [topologies which-one]: crate::docs::topologies#which-one
