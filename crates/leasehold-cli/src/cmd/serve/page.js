@@ -350,7 +350,7 @@ function drawEmpty() {
   const words = list.trouble ? ["No locks are known", "The server has not been asked yet."]
     : done !== null ? [`The first look is under way: ${Math.floor(100 * done)} %`, "Locks appear as they are found."]
     : list.locks ? ["No lock matches", `${some(list.locks, "lock")} in all`]
-    : [`No locks on ${list.server}`, `${list.keys == null ? "" : `${some(list.keys, "key was", "keys were")} looked at. `}A lock appears here within a second of being taken.`];
+    : [`No locks on ${list.server}`, `${list.keys == null ? "" : `${some(list.keys, "key was", "keys were")} looked at. `}A lock appears here soon after it is taken.`];
   say("empty-title", words[0]);
   say("empty-words", words[1]);
   $("empty-bar").hidden = done === null;
@@ -391,9 +391,8 @@ function kindOf(row) {
   return KINDS[row.kind] ?? row.kind;
 }
 
-function heldFor(row, now) {
-  const since = row.holders.map((holder) => holder.since_ms).filter((ms) => ms != null);
-  return since.length ? Math.max(0, now - Math.min(...since)) : null;
+function heldFor(row, gone) {
+  return row.held_ms == null ? null : row.held_ms + gone;
 }
 
 /** When its lease ends that is not renewed: `null` where it has no holder, `Infinity` where it has no end. */
@@ -432,7 +431,7 @@ function drawRow(row, before) {
   const key = keyOf(row.name, row.kind);
   const holder = worst(row);
   const gone = elapsed();
-  const held = heldFor(row, good.now + gone);
+  const held = heldFor(row, gone);
   const left = leftOf(row);
   const grade = holder?.state === "gone" ? "bad" : holder?.state === "silent" || left === Infinity ? "warn" : "";
   const isOpen = row.name === view.lock && row.kind === view.of;
@@ -506,7 +505,7 @@ function drawOne() {
     status?.token != null && section("token", "Token", h("p", { text: `${status.token} is the last that was given or reserved` })),
     status?.votes?.length && votesPart(status),
     historyPart(one.history ?? [], now),
-    keysPart(one.keys ?? [], gone),
+    keysPart(one.keys ?? []),
   ].filter(Boolean));
 }
 
@@ -612,12 +611,10 @@ function historyPart(history, now) {
     history.length ? table(["Holder", "Since", "Until", "For"], history.map(row)) : h("p", { text: "None yet." }), h("p", { class: "note", text: words }));
 }
 
-function keysPart(keys, gone) {
+function keysPart(keys) {
   if (!keys.length) return null;
-  const row = ({ key, what, left_ms: left }) => h("tr", { key },
-    h("td", {}, span("outside", key, 160)), h("td", { text: what }),
-    h("td", { class: "figure", text: left == null ? "no end" : human(left - gone) }));
-  return section("keys", "Keys", table(["Key", "What", "Ends in"], keys.map(row)));
+  const row = ({ key, what }) => h("tr", { key }, h("td", {}, span("outside", key, 160)), h("td", { text: what }));
+  return section("keys", "Keys", table(["Key", "What"], keys.map(row)));
 }
 
 // ---- Take it away
@@ -640,7 +637,7 @@ function consequences(status) {
   const [holder] = status.holders;
   const [next] = status.queue;
   const all = status.holders.length;
-  const held = heldFor(status, oneGood.now);
+  const held = heldFor(status, 0);
   const alone = leftOf(status);
   const alive = status.holders.filter((each) => each.connected);
   const left = Math.max(...alive.map((each) => each.remaining_ms ?? Infinity));
