@@ -278,6 +278,8 @@ pub(crate) struct Top {
     pub(crate) pattern: String,
 }
 
+const TOKEN: &str = "A word that pages and Prometheus must give, of at least 16 letters [default: $LEASEHOLD_TOKEN, else none]";
+
 /// `leasehold serve`
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Serve {
@@ -286,8 +288,7 @@ pub(crate) struct Serve {
     /// Where to listen; elsewhere than on this machine alone it takes a --token
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7480")]
     pub(crate) listen: std::net::SocketAddr,
-    /// A word that pages and Prometheus must give, of at least 16 letters [default: $LEASEHOLD_TOKEN, else none]
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", help = TOKEN)]
     pub(crate) token: Option<String>,
     /// A name by which browsers reach it, as of a proxy; may be given several times [default: its address, localhost]
     #[arg(long, value_name = "HOST")]

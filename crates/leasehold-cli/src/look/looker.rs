@@ -90,16 +90,18 @@ impl Looker {
     }
 
     async fn spend(&mut self, shown: &[String], spend: Duration) -> Result<(), Error> {
-        let mut spent = self.again(shown).await?;
+        let mut cost = self.again(shown).await?;
         // A page is read in any case, or a screen that is large would stand still.
         loop {
             let Some(page) = self.find.next().await? else {
                 self.end_round();
                 break;
             };
-            spent += A_PAGE + A_LOCK * u32::try_from(page.len()).unwrap_or(u32::MAX);
-            page.into_iter().for_each(|lock| self.note(lock));
-            if spent >= spend {
+            cost += A_PAGE + A_LOCK * u32::try_from(page.len()).unwrap_or(u32::MAX);
+            for lock in page {
+                self.note(lock);
+            }
+            if cost >= spend {
                 break;
             }
         }
@@ -125,7 +127,9 @@ impl Looker {
                 self.stories_mut().end(name, now);
             }
         }
-        again.into_iter().for_each(|lock| self.note(lock));
+        for lock in again {
+            self.note(lock);
+        }
         Ok(A_LOCK * u32::try_from(asked.len()).unwrap_or(u32::MAX))
     }
 
@@ -155,8 +159,9 @@ impl Looker {
             .locks
             .extract_if(|_, seen| seen.round != self.round.number);
         let gone: Vec<String> = gone.map(|(name, _)| name).collect();
-        gone.iter()
-            .for_each(|name| self.stories_mut().end(name, now));
+        for name in &gone {
+            self.stories_mut().end(name, now);
+        }
         self.round = Round {
             number: self.round.number + 1,
             began: Instant::now(),

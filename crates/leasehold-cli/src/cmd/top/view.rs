@@ -1,5 +1,7 @@
 //! The picture of `top`, and how keys change it.
 
+use std::fmt::Write as _;
+
 use ratatui::{
     Frame,
     crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers},
@@ -134,14 +136,11 @@ impl View {
     /// Draws it. The names of the locks that are seen.
     pub(super) fn draw(&mut self, frame: &mut Frame, board: Option<&Board>) -> Vec<String> {
         let (wide, high) = (frame.area().width, frame.area().height);
-        let (mut lines, names) = if (wide, high) < LEAST || high < LEAST.1 {
-            let text = format!("{} × {} is too small", LEAST.0, LEAST.1);
-            (
-                vec![Line::from(text.replace("is too small", "at least"))],
-                Vec::new(),
-            )
+        let (mut lines, names) = if wide < LEAST.0 || high < LEAST.1 {
+            let text = format!("{} × {} at least", LEAST.0, LEAST.1);
+            (vec![Line::from(text)], Vec::new())
         } else if let Some((name, by)) = self.one.clone() {
-            (self.one(&name, by, board, high.into()), vec![name])
+            (Self::one(&name, by, board, high.into()), vec![name])
         } else {
             self.list(board, wide.into(), high.into())
         };
@@ -231,7 +230,7 @@ impl View {
     }
 
     /// One lock: as `status` shows it, and who has held it before.
-    fn one(&self, name: &str, by: u16, board: Option<&Board>, high: usize) -> Vec<Line<'static>> {
+    fn one(name: &str, by: u16, board: Option<&Board>, high: usize) -> Vec<Line<'static>> {
         let mut text = String::new();
         if let Some(board) = board {
             let lock = board.locks.iter().find(|lock| lock.name == name);
@@ -250,7 +249,11 @@ impl View {
             for (past, until) in ended {
                 let held = human(until.duration_since(past.since).unwrap_or_default());
                 let ago = human(board.at.duration_since(until).unwrap_or_default());
-                text += &format!("    {}, for {held} at most, until {ago} ago\n", past.who);
+                let _ = writeln!(
+                    text,
+                    "    {}, for {held} at most, until {ago} ago",
+                    past.who
+                );
             }
         }
         let text = anstream::adapter::strip_str(&text).to_string();
@@ -294,18 +297,18 @@ pub(super) fn summary(board: &Board) -> String {
         (counts.endless, "without an end !"),
     ] {
         if count > 0 {
-            text += &format!(" · {count} {of}");
+            let _ = write!(text, " · {count} {of}");
         }
     }
     if let Some(oldest) = counts.oldest {
-        text += &format!(" · oldest {}", human(oldest));
+        let _ = write!(text, " · oldest {}", human(oldest));
     }
-    text += &match board.round {
-        Some(round) => format!(" · round {}", human(round)),
-        None => format!(" · {:.0} % of the keys", 100.0 * board.progress),
+    let _ = match board.round {
+        Some(round) => write!(text, " · round {}", human(round)),
+        None => write!(text, " · {:.0} % of the keys", 100.0 * board.progress),
     };
     if let Some(keys) = board.keys {
-        text += &format!(" ({keys} keys)");
+        let _ = write!(text, " ({keys} keys)");
     }
     text
 }
