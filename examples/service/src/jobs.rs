@@ -11,8 +11,8 @@ use crate::{
     data::{self, fenced},
 };
 
-const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3600);
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
 /// How often the leader looks for orders.
 const LOOK: Duration = Duration::from_millis(200);
 

@@ -86,13 +86,11 @@ pub enum Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let (status, why) = match &self {
-            Refused::Lock(Error::Busy { .. }) => (StatusCode::CONFLICT, "being paid already\n"),
-            _ => {
-                tracing::warn!(error = %self, "a request failed");
-                (StatusCode::SERVICE_UNAVAILABLE, "try again\n")
-            }
-        };
-        (status, [(RETRY_AFTER, "1")], why).into_response()
+        let wait = [(RETRY_AFTER, "1")];
+        if let Refused::Lock(Error::Busy { .. }) = self {
+            return (StatusCode::CONFLICT, wait, "being paid already\n").into_response();
+        }
+        tracing::warn!(error = %self, "a request failed");
+        (StatusCode::SERVICE_UNAVAILABLE, wait, "try again\n").into_response()
     }
 }

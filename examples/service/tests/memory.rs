@@ -255,7 +255,7 @@ async fn one_process_writes_the_report_of_each_hour() {
     assert_eq!(jobs::report(&here).await.unwrap(), Some(0));
     pay(&here, 42).await;
     assert_eq!(jobs::report(&there).await.unwrap(), None);
-    pass(Duration::from_secs(3_600)).await;
+    pass(Duration::from_hours(1)).await;
     assert_eq!(jobs::report(&there).await.unwrap(), Some(1));
     assert_eq!(jobs::report(&here).await.unwrap(), None);
 }
