@@ -3,7 +3,7 @@
 use std::{env, error::Error, path::Path, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use leasehold::{Client, Shutdown, metrics::Metrics};
+use leasehold::{Client, Shutdown};
 use leasehold_service::{App, data, jobs, metrics};
 use tokio::{net::TcpListener, signal, time::sleep};
 
@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let metrics = metrics::router()?;
     let locks = Client::builder()
         .url(setting("LEASEHOLD_URL", "redis://127.0.0.1/"))
-        .metrics(Metrics::new().class("order:").class("report"))
+        .metrics(metrics::classes())
         .connect()
         .await?;
     let app = App {

@@ -1,7 +1,7 @@
 //! `GET /metrics`, for Prometheus.
 
 use axum::{Router, routing::get};
-use leasehold::metrics::BUCKETS;
+use leasehold::metrics::{BUCKETS, Metrics};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
 
 /// Installs the recorder of this program, of which there is one, and answers with what it has.
@@ -17,4 +17,12 @@ pub fn router() -> Result<Router, BuildError> {
     let recorded = builder.install_recorder()?;
     let render = get(move || async move { recorded.render() });
     Ok(Router::new().route("/metrics", render))
+}
+
+/// The beginnings of names that its client tells apart.
+pub fn classes() -> Metrics {
+    Metrics::new()
+        .class("order:")
+        .class("report")
+        .class("shipping")
 }
