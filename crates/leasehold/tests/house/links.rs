@@ -122,20 +122,47 @@ fn the_translations_show_the_same_code() {
     );
 }
 
+/// Lines as they are, but for their indentation.
+fn flat(code: &str) -> String {
+    code.lines().map(str::trim).collect::<Vec<_>>().join("\n")
+}
+
+/// The blocks of code that begin with `open`, flat.
+fn blocks(text: &str, open: &str) -> Vec<String> {
+    let parts = text.split(open).skip(1);
+    let blocks = parts.filter_map(|part| part.split("```").next());
+    blocks.map(|block| flat(block).trim().to_owned()).collect()
+}
+
 /// The recipes of both READMEs are code that runs.
 #[test]
 fn the_recipes_are_in_a_test() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-    let flat = |code: &str| code.lines().map(str::trim).collect::<Vec<_>>().join("\n");
     let tested = flat(&read("examples/shop/tests/recipes.rs"));
     for readme in ["README.md", "README.zh-CN.md"] {
-        let text = read(readme);
-        let recipes: Vec<_> = text.split("```rust,ignore\n").skip(1).collect();
+        let recipes = blocks(&read(readme), "```rust,ignore\n");
         assert_eq!(recipes.len(), 5, "{readme}");
         for recipe in recipes {
-            let recipe = flat(recipe.split("```").next().unwrap());
-            assert!(tested.contains(recipe.trim()), "{readme}:\n{recipe}");
+            assert!(tested.contains(&recipe), "{readme}:\n{recipe}");
         }
+    }
+}
+
+/// The page of the service shows code that runs: each of its blocks stands in one file of the example.
+#[test]
+fn the_page_of_the_service_shows_its_source() {
+    let example = root().join("examples/service");
+    let folders = ["src", "tests"].map(|name| fs::read_dir(example.join(name)).unwrap());
+    let files = folders.into_iter().flatten();
+    let sources: Vec<_> = files
+        .map(|file| flat(&fs::read_to_string(file.unwrap().path()).unwrap()))
+        .collect();
+    let page = fs::read_to_string(root().join("docs/service.md")).unwrap();
+    let shown = blocks(&page, "```rust\n");
+    assert!(shown.len() >= 8, "{} blocks", shown.len());
+    for block in shown {
+        let is_there = sources.iter().any(|source| source.contains(&block));
+        assert!(is_there, "in no file of examples/service:\n{block}");
     }
 }
 
