@@ -471,6 +471,21 @@ impl Client {
         self.core.shutdown(grace).await;
     }
 
+    /// Where the primary of a name is now. With `asks` one of its replicas is asked to take its place: for `leasehold drill --failover`, and
+    /// for no other program. Only sentinels and clusters do that.
+    #[doc(hidden)]
+    pub async fn fail_over(&self, name: &str, asks: bool) -> Result<String, Error> {
+        let backend = &self.core.backend;
+        backend.can_fail_over().map_err(|why| {
+            let invalid = Invalid::new("the server", why, "one that a replica can replace");
+            invalid.remedy("give the address of its sentinels, or of its cluster")
+        })?;
+        let name = Name::under(&self.core.config.name_prefix, name)?;
+        let id = LockId::new(LockKind::Mutex, name);
+        let answer = backend.fail_over(&id, asks).await;
+        answer.map_err(|failure| failure.into_error("ask for a failover", Duration::ZERO))
+    }
+
     /// The things that this client keeps in memory, for tests that look for leaks.
     #[doc(hidden)]
     pub fn footprint(&self) -> Footprint {

@@ -124,6 +124,14 @@ impl Discovery {
         Some(SentinelPoller(Arc::clone(sentinels)))
     }
 
+    /// Has the sentinels put another server in the place of the primary.
+    pub(super) async fn fail_over(&self) -> Result<(), Failure> {
+        match self {
+            Discovery::At(_) => Ok(()),
+            Discovery::Sentinels(sentinels) => sentinels.fail_over().await,
+        }
+    }
+
     /// How many sentinels name another primary than the one that is known.
     pub(super) fn tally(&self) -> Option<Tally> {
         match self {

@@ -22,7 +22,7 @@ use crate::{
         Failure,
         redis::{
             connect::{DialProgress, NoConnection, SubscriptionLink},
-            failure::in_words,
+            failure::{classify, in_words},
             link::Connection,
             pubsub::{Ask, PubSub, Received},
             sharding::Sharding,
@@ -161,6 +161,19 @@ impl Group {
         };
         let old = self.reached((host.to_owned(), port.parse().ok()?));
         (name == self.master).then_some(Unasked::Switch(old))
+    }
+
+    /// Has one sentinel put a replica in the place of the primary.
+    pub(super) async fn fail_over(&self, address: &Address) -> Result<(), Failure> {
+        let asked = async {
+            let mut line = self.line(address).await?;
+            let mut ask = redis::cmd("SENTINEL");
+            ask.arg("FAILOVER").arg(&self.master);
+            let answer = line.multiplexed.send_packed_command(&ask).await;
+            let answer = answer.and_then(Value::extract_error);
+            answer.map(drop).map_err(classify)
+        };
+        within(PATIENT_ANSWER, address, asked).await
     }
 
     /// A connection for questions.

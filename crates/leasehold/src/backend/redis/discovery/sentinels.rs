@@ -142,6 +142,21 @@ impl Sentinels {
         })
     }
 
+    /// Asks one sentinel after the other for a failover, until one has begun it.
+    pub(super) async fn fail_over(&self) -> Result<(), Failure> {
+        let all = self.known.lock().addresses();
+        let mut failed = None;
+        for sentinel in all {
+            match self.group.fail_over(&sentinel).await {
+                Ok(()) => return Ok(()),
+                // A refusal says more than the silence of another.
+                Err(failure) if failure.is_final() => failed = Some(failure),
+                Err(failure) => failed = failed.or(Some(failure)),
+            }
+        }
+        Err(failed.unwrap_or_else(|| Failure::NotSent(Arc::new(SilentSentinel(ANSWER)))))
+    }
+
     /// Asks those that are up, on connections that are kept, whether they say something else by now.
     pub(super) async fn poll(self: &Arc<Self>) {
         let (all, number, word) = {
