@@ -81,7 +81,7 @@ Examples:
   leasehold ls --older 5m --json | jq -r .name";
 
 const DOCTOR: &str = "\
-Checks whether a server may be trusted with locks: its role, memory, persistence, replicas, cluster and speed, by what it says of itself; then takes \
+Checks whether a server may be trusted with locks: its role, memory, persistence, replicas, cluster, clock and speed, by what it says of itself, and its sentinels, by what each of them says; then takes \
 locks of several kinds on a name of its own, waits for one, is woken, and gives all of them back. Of a cluster each primary is asked, of a majority each server.
 
 Each finding says what is, what it leads to, and what to do. What the server's user may not ask about says so, and is no fault.
@@ -241,7 +241,7 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) name: Option<String>,
     /// Accept findings of this word; may be given several times
-    #[arg(long, value_name = "WORD", value_parser = ["server", "eviction", "memory", "persistence", "replicas", "latency", "slow", "clients", "timeout", "cluster", "reach", "permissions", "locking", "endless"])]
+    #[arg(long, value_name = "WORD", value_parser = ["server", "eviction", "memory", "persistence", "replicas", "latency", "slow", "clients", "timeout", "cluster", "sentinels", "tls", "clock", "reach", "permissions", "locking", "endless", "waiters"])]
     pub(crate) allow: Vec<String>,
     /// Fail on a warning, too
     #[arg(long)]
