@@ -302,7 +302,7 @@ fn with_clock_ahead(server: &Server, by: u64) -> String {
 
 fn set_ahead(mut far: TcpStream, mut near: TcpStream, by: u64) {
     const TIME: &[u8] = b"*2\r\n$10\r\n";
-    let mut buffer = [0; 65_536];
+    let mut buffer = [0; 16_384];
     while let Ok(read @ 1..) = far.read(&mut buffer) {
         let answer = &mut buffer[..read];
         if answer.starts_with(TIME) {
