@@ -112,7 +112,7 @@ Examples:
   LEASEHOLD_TOKEN=$(openssl rand -hex 16) leasehold serve --listen 0.0.0.0:7480 --host locks.example.org";
 
 const DOCTOR: &str = "\
-Checks whether a server may be trusted with locks: its role, memory, persistence, replicas, cluster and speed, by what it says of itself; then takes \
+Checks whether a server may be trusted with locks: its role, memory, persistence, replicas, cluster, clock and speed, by what it says of itself, and its sentinels, by what each of them says; then takes \
 locks of several kinds on a name of its own, waits for one, is woken, and gives all of them back. Of a cluster each primary is asked, of a majority each server.
 
 Each finding says what is, what it leads to, and what to do. What the server's user may not ask about says so, and is no fault.
@@ -131,7 +131,7 @@ Shows on your own server what happens to locks: processes contend; a wait ends; 
 the server forgets a key; and your job, CMD, is killed once and run again. Each row has its figures beside its bound.
 
 It works on names of its own, leasehold-drill:…, with a lease of 3 s, and may run beside other traffic: it changes no setting, pauses no server and deletes no key of others. It takes about \
-half a minute. Its tokens and labels end by themselves within a minute, also if it is killed.
+half a minute. Its tokens and labels end by themselves within a minute, also if it is killed. With --failover a replica takes the primary's place as the last row, which all users of the server notice.
 
 The exit status is 0 if each row that was played has passed, and 1 if one failed; 128 and its number after a signal. Any other status is an error, which stderr reports; \
 `leasehold --help` lists them.";
@@ -140,7 +140,8 @@ const DRILL_EXAMPLES: &str = "\
 Examples:
   leasehold drill --url redis://cache:6379/
   leasehold drill --only 4,5 --json
-  leasehold drill --report drill.md -- ./settle.sh";
+  leasehold drill --report drill.md -- ./settle.sh
+  leasehold drill --failover --url 'redis-sentinel://s1,s2,s3/?master=main'";
 
 const UNLOCK: &str = "\
 Takes NAME away from its holder, so that the next in line gets it.
@@ -313,7 +314,7 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) name: Option<String>,
     /// Accept findings of this word; may be given several times
-    #[arg(long, value_name = "WORD", value_parser = ["server", "eviction", "memory", "persistence", "replicas", "latency", "slow", "clients", "timeout", "cluster", "reach", "permissions", "locking", "endless"])]
+    #[arg(long, value_name = "WORD", value_parser = ["server", "eviction", "memory", "persistence", "replicas", "latency", "slow", "clients", "timeout", "cluster", "sentinels", "tls", "clock", "reach", "permissions", "locking", "endless", "waiters"])]
     pub(crate) allow: Vec<String>,
     /// Fail on a warning, too
     #[arg(long)]
@@ -329,15 +330,21 @@ pub(crate) struct Drill {
     #[command(flatten)]
     pub(crate) server: Server,
     /// Only these rows, as in 4,5
-    #[arg(long, value_name = "ROWS", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=8))]
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=9))]
     pub(crate) only: Vec<u8>,
+    /// Play row 9, too: the sentinels, or a replica of the cluster, are asked for a failover, which all users of the server notice
+    #[arg(long)]
+    pub(crate) failover: bool,
     /// Write a report in Markdown to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<std::path::PathBuf>,
     /// Answer in one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Your job, for the last row
+    /// Give each client a server of its own, to see rows fail
+    #[arg(long, hide = true)]
+    pub(crate) broken: bool,
+    /// Your job, for the eighth row
     #[arg(last = true)]
     pub(crate) cmd: Vec<String>,
 }

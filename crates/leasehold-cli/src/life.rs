@@ -10,6 +10,9 @@ use crate::output::human;
 /// The end of the label of a client of `run --at-least`, which ends before its hold on purpose.
 pub(crate) const KEEPS: &str = "(at-least)";
 
+/// A client that is alive is connected again within ten seconds.
+pub(crate) const GONE_FOR: Duration = Duration::from_secs(12);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// Its client is connected.

@@ -2,10 +2,19 @@
 
 mod common;
 
-use std::{process::Output, time::Duration};
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    process::{Output, Stdio},
+    thread,
+    time::Duration,
+};
 
-use common::{code, leasehold, stderr, stdout};
-use leasehold_testkit::{Cluster, Flavor, Primaries, Proxy, Server};
+use common::{Process, SOON, code, leasehold, stderr, stdout};
+use leasehold_testkit::{
+    Cluster, Flavor, Primaries, Proxy, SentinelGroup, SentinelSettings, Server, wait_until,
+};
+use rustix::process::Signal;
 use serde_json::Value;
 
 const MB_LIMIT: [&str; 2] = ["--maxmemory", "64mb"];
@@ -222,6 +231,134 @@ fn a_cluster_with_an_open_slot_and_a_dead_node_and_a_majority_without_one_server
                 .to_vec()
         )
     );
+}
+
+/// Each sentinel is asked, and those that say something else are named.
+#[test]
+fn sentinels_that_are_not_at_one_are_named() {
+    let settings = SentinelSettings::new().args(&ALWAYS);
+    let mut group = SentinelGroup::start_with(Flavor::Redis, settings);
+    let url = group.url();
+    assert_eq!(faults(&url, &[]), (0, vec![]), "all are at one");
+
+    // Their epoch is above zero from here on.
+    group.failover();
+    group.settle();
+    assert_eq!(faults(&url, &[]), (0, vec![]), "after a failover");
+
+    let at = |i: usize| group.sentinel_addrs()[i].to_string();
+    let (first, second) = (at(0), at(1));
+    group.forget_primary(1);
+    let said = stdout(&doctor(&url, &[]));
+    let unknown = format!("the sentinel {second} does not know this group");
+    assert!(said.contains(&unknown), "{said}");
+
+    group.kill_sentinel(0);
+    let (status, found) = faults(&url, &[]);
+    let both = ["warning: sentinels", "warning: sentinels"];
+    assert_eq!((status, &found[..]), (0, &both.map(str::to_owned)[..]));
+    let said = stdout(&doctor(&url, &[]));
+    assert!(
+        said.contains(&format!("the sentinel at {first}: no server listens")),
+        "{said}"
+    );
+}
+
+#[test]
+fn sentinels_with_different_primaries_are_a_danger() {
+    let group = SentinelGroup::start(Flavor::Redis);
+    let primary = group.primary();
+    let other = (primary + 1) % group.servers().len();
+    (0..3).for_each(|i| group.forget_primary(i));
+    group.promote_by_hand(other);
+    for (i, watches) in [other, primary, primary].into_iter().enumerate() {
+        group.set_anew(i, watches);
+    }
+    let output = doctor(&group.url(), &[]);
+    let said = stdout(&output);
+    assert_eq!(code(output.status), 1, "{said}");
+    assert!(
+        said.contains("the sentinels name different primaries"),
+        "{said}"
+    );
+    let allowed = doctor(&group.url(), &["--allow", "sentinels"]);
+    assert_eq!(code(allowed.status), 0, "{}", stdout(&allowed));
+}
+
+/// A way to a server that answers `TIME` with a clock that is so far ahead.
+fn with_clock_ahead(server: &Server, by: u64) -> String {
+    let (listener, to) = (TcpListener::bind("127.0.0.1:0").unwrap(), server.addr());
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            let far = TcpStream::connect(to).unwrap();
+            let (mut from_near, mut to_far) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut from_near, &mut to_far));
+            thread::spawn(move || set_ahead(far, near, by));
+        }
+    });
+    url
+}
+
+fn set_ahead(mut far: TcpStream, mut near: TcpStream, by: u64) {
+    const TIME: &[u8] = b"*2\r\n$10\r\n";
+    let mut buffer = [0; 16_384];
+    while let Ok(read @ 1..) = far.read(&mut buffer) {
+        let answer = &mut buffer[..read];
+        if answer.starts_with(TIME) {
+            let secs = &mut answer[TIME.len()..][..10];
+            let ahead = str::from_utf8(secs).unwrap().parse::<u64>().unwrap() + by;
+            secs.copy_from_slice(ahead.to_string().as_bytes());
+        }
+        if near.write_all(answer).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_is_ahead_is_told_with_the_difference() {
+    let server = Server::start_with(Flavor::Redis, &ALWAYS);
+    let url = with_clock_ahead(&server, 100);
+    assert_eq!(faults(&url, &[]), (0, vec!["warning: clock".to_owned()]));
+    let said = stdout(&doctor(&url, &[]));
+    assert!(said.contains("s ahead of this machine's"), "{said}");
+    let by = said.split("its clock is ").nth(1).unwrap();
+    assert!(by.starts_with("1m 39s") || by.starts_with("1m 40s"), "{by}");
+}
+
+/// A waiter that was killed stands in the queue until the next release.
+#[test]
+fn a_waiter_whose_client_has_ended_is_found_and_one_that_waits_is_not() {
+    let server = Server::start_with(Flavor::Redis, &ALWAYS);
+    let run = |words: &[&str]| {
+        let mut run = leasehold(&server.url());
+        let run = run.arg("run").args(words);
+        Process::start(run.stdout(Stdio::null()).stderr(Stdio::null()))
+    };
+    let queued = |many: usize| {
+        let status = leasehold(&server.url())
+            .args(["status", "--json", "job"])
+            .output();
+        let status: Value = serde_json::from_slice(&status.unwrap().stdout).unwrap();
+        status["queue"].as_array().unwrap().len() == many
+    };
+    let holder = run(&["job", "sleep", "100"]);
+    wait_until(SOON, "it is held", || common::pttl(&server, "job") > 0);
+    let mut waiter = run(&["job", "true"]);
+    wait_until(SOON, "it waits", || queued(1));
+    assert_eq!(faults(&server.url(), &[]), (0, vec![]));
+    waiter.signal(Signal::KILL);
+    waiter.code();
+    assert!(queued(1));
+    let output = doctor(&server.url(), &[]);
+    let said = stdout(&output);
+    assert_eq!(code(output.status), 0, "{said}");
+    assert!(
+        said.contains("1 waiter in the queue of job, whose client has ended"),
+        "{said}"
+    );
+    drop(holder);
 }
 
 #[test]

@@ -104,6 +104,43 @@ fn it_passes_on_a_cluster_and_behind_sentinels_and_on_a_majority_without_tokens(
     });
 }
 
+/// The holder, and what the next sees, is told with its figures; the primary is another afterwards.
+#[test]
+fn a_failover_is_played_where_it_is_asked_for_and_can_be() {
+    let cluster = Cluster::start(Flavor::Valkey);
+    let mut sentinels = SentinelGroup::start(Flavor::Redis);
+    let before = sentinels.primary();
+    let plays = |url: &str, holder: &str| {
+        let (code, document) = drill(url, &["--only", "9", "--failover"]);
+        let played = (code, outcomes(&document));
+        assert_eq!(played, (0, vec![(9, "passed")]), "{url}: {document:#}");
+        let figures = document["rows"][0]["figures"].as_str().unwrap().to_owned();
+        println!("{url}: {figures}");
+        let others = "4 others took";
+        for says in ["127.0.0.1:", " → ", holder, "refused by its token", others] {
+            assert!(figures.contains(says), "{figures}");
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| plays(&cluster.url(), "kept its lock"));
+        scope.spawn(|| plays(&sentinels.url(), "kept its lock"));
+    });
+    let first = sentinels.primary();
+    assert_ne!(first, before);
+    // The next primary forgets what it was told.
+    sentinels.settle();
+    thread::scope(|scope| {
+        scope.spawn(|| plays(&sentinels.url(), "did not know the lock"));
+        wait_until(SOON, "another is the primary", || {
+            sentinels.primary() != first
+        });
+        sentinels.server(sentinels.primary()).cli(&["FLUSHALL"]);
+    });
+    for at in 0..sentinels.servers().len() {
+        assert_eq!(endless(sentinels.server(at)), [""; 0], "server {at}");
+    }
+}
+
 /// It forgets each lock at once, as a server does that evicts all it has.
 #[test]
 fn rows_fail_on_a_server_that_forgets_and_its_policy_is_named() {
@@ -129,6 +166,27 @@ fn rows_fail_on_a_server_that_forgets_and_its_policy_is_named() {
     );
     let dangers = document["dangers"].to_string();
     assert!(dangers.contains("allkeys-lru"), "{document:#}");
+}
+
+/// With clients that do not exclude each other the rows that show an exclusion fail, and say by what.
+#[test]
+fn rows_fail_with_a_library_that_never_excludes() {
+    let server = Server::start(Flavor::Redis);
+    let (code, document) = drill(&server.url(), &["--broken", "--only", "1,3,5"]);
+    let failed = [1, 3, 5].map(|row| (row, "failed")).to_vec();
+    assert_eq!((code, outcomes(&document)), (1, failed), "{document:#}");
+    for (row, says) in [
+        (0, "two inside"),
+        (1, "did not know the holder"),
+        (2, "steps beside the next holder"),
+    ] {
+        let figures = document["rows"][row]["figures"].as_str().unwrap();
+        assert!(figures.contains(says), "{figures}");
+    }
+    let mut marked = leasehold(&server.url());
+    let marked = marked.args(["drill", "--broken", "--only", "3"]).output();
+    let said = stdout(&marked.unwrap());
+    assert!(said.contains("a server of its own"), "{said}");
 }
 
 #[test]
@@ -161,7 +219,19 @@ fn a_drill_that_cannot_be_is_refused_and_one_that_is_ended_leaves_no_lock() {
         (code(output.status), stdout(&output), stderr(&output))
     };
     assert_eq!(refused("memory:", &[]).0, 64);
-    assert_eq!(refused("redis://127.0.0.1:1/", &["--only", "9"]).0, 64);
+    assert_eq!(refused("redis://127.0.0.1:1/", &["--only", "10"]).0, 64);
+    for words in [&["--only", "9"][..], &["--failover", "--only", "1"]] {
+        let (code, _, err) = refused("redis://127.0.0.1:1/", words);
+        assert!(code == 64 && err.contains("--failover"), "{code}: {err}");
+    }
+    let majority = Primaries::start(3, Flavor::Redis);
+    let hosts = (0..3).map(|at| majority.server(at).addr().to_string());
+    let majority_url = format!("redlock://{}/", hosts.collect::<Vec<_>>().join(","));
+    let single = majority.server(0).url();
+    for (url, why) in [(&single, "one server"), (&majority_url, "a majority")] {
+        let (code, out, err) = refused(url, &["--failover", "--persistent-servers"]);
+        assert!(code == 64 && err.contains(why), "{code}: {out}{err}");
+    }
     assert_eq!(
         refused("redis://127.0.0.1:1/", &["--only", "1", "--", "true"]).0,
         64

@@ -5,7 +5,7 @@ mod common;
 use std::net::TcpListener;
 
 use common::{Notes, Process, SOON, code, leasehold, run, stderr, stdout};
-use leasehold_testkit::{Flavor, Server, wait_until};
+use leasehold_testkit::{Cluster, ClusterSettings, Flavor, Server, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -859,5 +859,52 @@ fn a_pattern_that_is_given_to_status_is_told_from_a_name_and_sent_to_ls() {
         let mut command = leasehold(&server.url());
         let output = command.args(["status", name]).output().unwrap();
         assert_eq!(stderr(&output), "");
+    }
+}
+
+/// The rest is listed, and the part that is missing is told with its node and its slots.
+#[test]
+fn ls_lists_the_rest_of_a_cluster_whose_node_is_dead() {
+    let settings = ClusterSettings::new().args(&["--cluster-require-full-coverage", "no"]);
+    let mut cluster = Cluster::start_with(Flavor::Redis, settings);
+    let url = cluster.url();
+    let names: Vec<String> = (0..8).map(|i| format!("order:{i}")).collect();
+    let mut holders = Vec::new();
+    for name in &names {
+        let mut run = leasehold(&url);
+        let run = run.args(["run", name, "sleep", "100"]);
+        holders.push(Process::start(run));
+    }
+    let listed = |args: &[&str]| leasehold(&url).arg("ls").args(args).output().unwrap();
+    wait_until(SOON, "all are held", || {
+        stdout(&listed(&["--json"])).lines().count() == names.len()
+    });
+    let primary = |name: &String| cluster.primary_of(cluster.slot(name));
+    let left: Vec<_> = names.iter().filter(|name| primary(name) != 0).collect();
+    assert!(!left.is_empty() && left.len() < names.len(), "{left:?}");
+    let left: std::collections::BTreeSet<String> = left.into_iter().cloned().collect();
+    cluster.kill(cluster.partner(0));
+    cluster.kill(0);
+    let node = cluster.addr(0).to_string();
+    let output = listed(&["--json"]);
+    let said = stderr(&output);
+    assert_eq!(code(output.status), 69, "{said}");
+    let found = stdout(&output);
+    let found = found.lines().map(|line| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        line["name"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(found.collect::<std::collections::BTreeSet<_>>(), left);
+    let failure: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(failure["exit"], 69);
+    let text = listed(&[]);
+    assert_eq!(code(text.status), 69);
+    let shown = stdout(&text);
+    assert!(left.iter().all(|name| shown.contains(name)), "{shown}");
+    for said in [failure["error"].as_str().unwrap(), &stderr(&text)] {
+        assert!(
+            said.contains(&node) && said.contains("of 16384 slots"),
+            "{said}"
+        );
     }
 }

@@ -220,10 +220,10 @@ impl Client {
         Find::new(&self.core, pattern.as_ref())
     }
 
-    /// Whether the servers may be trusted with locks: what each says of its role, memory, persistence, replicas and cluster, and how long it takes to
-    /// answer. Of each server the worst first; of a cluster each primary is asked, of a majority each server; a server in memory has nothing to say.
+    /// Whether the servers may be trusted with locks: what each says of its role, memory, persistence, replicas, cluster and clock, how long it takes to
+    /// answer, and whether its sentinels are at one. Of each server the worst first; of a cluster each primary is asked, of a majority each server; a server in memory has nothing to say.
     ///
-    /// It only reads, by `INFO`, `CONFIG GET`, `SLOWLOG GET`, `CLUSTER` and 50 `PING`s, for people and for the start of a program. What the server's
+    /// It only reads, by `INFO`, `CONFIG GET`, `SLOWLOG GET`, `CLUSTER`, `TIME` and 50 `PING`s, and its sentinels by `SENTINEL MASTER`, for people and for the start of a program. What the server's
     /// user may not ask is [`NotAllowed`](crate::Level::NotAllowed), and no fault. `leasehold doctor` prints it, and tries a lock as well.
     ///
     /// # Errors
@@ -261,6 +261,7 @@ impl Client {
         // Each node of a cluster knows the same of it.
         let mut seen = HashSet::new();
         all.retain(|finding| finding.word != "cluster" || seen.insert(finding.what.clone()));
+        all.extend(examine::clocks(&reports));
         Ok(all)
     }
 
@@ -494,6 +495,21 @@ impl Client {
             Shutdown::LetExpire => None,
         };
         self.core.shutdown(grace).await;
+    }
+
+    /// Where the primary of a name is now. With `asks` one of its replicas is asked to take its place: for `leasehold drill --failover`, and
+    /// for no other program. Only sentinels and clusters do that.
+    #[doc(hidden)]
+    pub async fn fail_over(&self, name: &str, asks: bool) -> Result<String, Error> {
+        let backend = &self.core.backend;
+        backend.can_fail_over().map_err(|why| {
+            let invalid = Invalid::new("the server", why, "one that a replica can replace");
+            invalid.remedy("give the address of its sentinels, or of its cluster")
+        })?;
+        let name = Name::under(&self.core.config.name_prefix, name)?;
+        let id = LockId::new(LockKind::Mutex, name);
+        let answer = backend.fail_over(&id, asks).await;
+        answer.map_err(|failure| failure.into_error("ask for a failover", Duration::ZERO))
     }
 
     /// The things that this client keeps in memory, for tests that look for leaks.

@@ -1,8 +1,14 @@
 //! Whether servers may be trusted with locks, by what they say of themselves: each rule here reads the answers, and asks nothing.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use crate::backend::report::{Answers, ServerReport, field};
+use crate::{
+    backend::report::{Answers, ClockOffset, SentinelReport, SentinelView, ServerReport, field},
+    durations::about,
+};
 
 /// How much a [`Finding`] matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +33,7 @@ pub struct Finding {
     /// The server that it is about, by the address that was given.
     pub server: String,
     /// The word that stands for this kind of finding, in programs: `eviction`, `memory`, `persistence`, `server`, `replicas`, `latency`, `slow`,
-    /// `clients`, `timeout`, `cluster`, `reach`.
+    /// `clients`, `timeout`, `cluster`, `sentinels`, `tls`, `clock`, `reach`.
     pub word: &'static str,
     /// The fact, with its figures.
     pub what: String,
@@ -52,12 +58,22 @@ const SLOW_COMMAND: Duration = Duration::from_millis(100);
 /// Slow commands of before are of no interest.
 const LATELY: Duration = Duration::from_secs(3600);
 
+/// Clocks that differ by more are not in step.
+const IN_STEP: Duration = Duration::from_secs(1);
+
 /// The slots of a cluster.
 const SLOTS: u64 = 16_384;
 
 /// Judges a server, the worst finding first.
 pub(crate) fn findings(report: &ServerReport) -> Vec<Finding> {
     let of = Of(&report.server);
+    let mut all = of_server(&of, report);
+    all.extend(sentinels(&of, &report.sentinels));
+    all.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    all
+}
+
+fn of_server(of: &Of<'_>, report: &ServerReport) -> Vec<Finding> {
     let answers = match &report.answers {
         Ok(answers) => answers,
         Err(failure) => {
@@ -77,17 +93,21 @@ pub(crate) fn findings(report: &ServerReport) -> Vec<Finding> {
         }
     };
     let mut all = vec![
-        server(&of, answers),
-        eviction(&of, answers),
-        persistence(&of, answers, report.votes),
-        latency(&of, answers),
-        slow(&of, answers),
+        server(of, answers),
+        eviction(of, answers),
+        persistence(of, answers, report.votes),
+        latency(of, answers),
+        slow(of, answers),
     ];
-    all.extend(memory(&of, answers));
-    all.extend(replicas(&of, answers));
-    all.extend(clients(&of, answers));
-    all.extend(timeout(&of, answers));
-    all.extend(cluster(&of, answers));
+    all.extend(memory(of, answers));
+    all.extend(replicas(of, answers));
+    all.extend(clients(of, answers));
+    all.extend(timeout(of, answers));
+    all.extend(cluster(of, answers));
+    all.extend(encryption(of, answers));
+    if answers.clock.is_none() {
+        all.push(of.not_allowed("clock", "TIME"));
+    }
     if let Some(failure) = &answers.broke_off {
         let what = format!(
             "it answers some questions, and then not: {}",
@@ -103,7 +123,6 @@ pub(crate) fn findings(report: &ServerReport) -> Vec<Finding> {
         // The questions that were left are no lack of rights.
         all.retain(|it| it.level != Level::NotAllowed || answers.info.is_none());
     }
-    all.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     all
 }
 
@@ -474,9 +493,130 @@ fn cluster(of: &Of<'_>, answers: &Answers) -> Vec<Finding> {
     all
 }
 
+/// Whether others can read and change what is said on the way.
+fn encryption(of: &Of<'_>, answers: &Answers) -> Option<Finding> {
+    let ip = answers.in_the_clear?;
+    let what = format!("nothing is encrypted on the way to {ip}, which is in no private network");
+    let leads_to =
+        "the password and all names can be read there, and locks taken and freed by others";
+    let remedy = "rediss:// (or rediss-sentinel, rediss-cluster, redlocks)";
+    Some(of.warning("tls", what, leads_to, remedy))
+}
+
+/// Whether the sentinels are at one.
+fn sentinels(of: &Of<'_>, all: &[SentinelReport]) -> Vec<Finding> {
+    let (mut found, mut views) = (Vec::new(), Vec::new());
+    let word = "sentinels";
+    for SentinelReport { address, answer } in all {
+        match answer {
+            Ok(Some(view)) => views.push((address.as_str(), view)),
+            Ok(None) => found.push(of.warning(
+                word,
+                format!("the sentinel {address} does not know this group"),
+                "it has no vote in a failover, and clients that ask it alone find no primary",
+                "SENTINEL MONITOR there; or leave it out of the address",
+            )),
+            Err(failure) => found.push(of.warning(
+                word,
+                failure.cause().to_string(),
+                "it has no vote in a failover; if most have none, no replica takes the primary's place",
+                "start it, or correct its address; if it is gone for good, SENTINEL RESET at the others, one at a time",
+            )),
+        }
+    }
+    let primaries = grouped(&views, |view| view.primary.clone());
+    if primaries.len() > 1 {
+        found.push(of.danger(
+            word,
+            format!("the sentinels name different primaries: {}", listed(&primaries)),
+            "clients that ask different ones lock at different servers: two may hold a lock",
+            "find out which primary is right; at the sentinels that name another SENTINEL REMOVE, then SENTINEL MONITOR",
+        ));
+    }
+    let known = grouped(&views, |view| {
+        let (sentinels, replicas) = (view.sentinels, view.replicas);
+        format!("sentinels: {sentinels}, replicas: {replicas}")
+    });
+    if known.len() > 1 {
+        found.push(of.warning(
+            word,
+            format!("the sentinels do not know the same group: {}", listed(&known)),
+            "a failover may lack votes, or pass over the best replica",
+            "they tell each other within seconds; else look at the network between them. A sentinel or a replica that is gone for good is forgotten \
+             by SENTINEL RESET",
+        ));
+    }
+    let anew: Vec<_> = views.iter().filter(|(_, view)| view.epoch == 0).collect();
+    if !anew.is_empty() && anew.len() < views.len() {
+        let names: Vec<_> = anew.iter().map(|(address, _)| *address).collect();
+        found.push(of.warning(
+            word,
+            format!("set anew, and since then without a word from the others: {}", names.join(", ")),
+            "it announces no failover; if most are set anew to another primary, clients move there: two may hold a lock until then",
+            "they tell each other within seconds; else look at the network between them",
+        ));
+    }
+    found
+}
+
+/// The sentinels that say the same, by what they say.
+fn grouped<'a>(
+    views: &[(&'a str, &SentinelView)],
+    says: impl Fn(&SentinelView) -> String,
+) -> BTreeMap<String, BTreeSet<&'a str>> {
+    let mut groups = BTreeMap::<_, BTreeSet<_>>::new();
+    for (address, view) in views {
+        groups.entry(says(view)).or_default().insert(*address);
+    }
+    groups
+}
+
+fn listed(groups: &BTreeMap<String, BTreeSet<&str>>) -> String {
+    let lines = groups.iter().map(|(says, of)| {
+        let of: Vec<_> = of.iter().copied().collect();
+        format!("{says} ({})", of.join(", "))
+    });
+    lines.collect::<Vec<_>>().join("; ")
+}
+
+/// Whether the clocks of these servers, and this machine's, are in step. Where the servers are, and this machine is not, it is said once.
+pub(crate) fn clocks(reports: &[ServerReport]) -> Option<Finding> {
+    let clocks = reports.iter().filter_map(|report| {
+        let clock = report.answers.as_ref().ok()?.clock?;
+        Some((report.server.as_str(), clock))
+    });
+    let clocks: Vec<_> = clocks.collect();
+    let (server, ahead) = clocks.iter().max_by_key(|(_, clock)| clock.ahead_us)?;
+    let (other, behind) = clocks.iter().min_by_key(|(_, clock)| clock.ahead_us)?;
+    let of = Of(server);
+    let differs = |us: i64, error_us: i64| {
+        let by = Duration::from_micros(us.unsigned_abs());
+        let error = Duration::from_micros(error_us.unsigned_abs());
+        (by > IN_STEP + error).then(|| about(by))
+    };
+    let apart = ahead.ahead_us.saturating_sub(behind.ahead_us);
+    if let Some(by) = differs(apart, ahead.error_us.saturating_add(behind.error_us)) {
+        let what = format!("its clock is {by} ahead of that of {other}");
+        let leads_to = "leases do not depend on it, but a clock that is set right by a jump lets two hold a lock for as long";
+        return Some(of.warning("clock", what, leads_to, STEERED));
+    }
+    // The one that is known best.
+    let (_, ClockOffset { ahead_us, error_us }) =
+        clocks.iter().min_by_key(|(_, clock)| clock.error_us)?;
+    let by = differs(*ahead_us, *error_us)?;
+    let side = if *ahead_us > 0 { "ahead of" } else { "behind" };
+    let what = format!("its clock is {by} {side} this machine's");
+    let leads_to = "times since when a lock is held are wrong by as much; leases do not depend on it, but a clock that is set right by a jump lets two hold a \
+        lock for as long";
+    Some(of.warning("clock", what, leads_to, STEERED))
+}
+
+const STEERED: &str = "have each clock steered slowly (chrony, or ntpd without steps)";
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Failure;
 
     /// A primary as it should be.
     const GOOD: &str = "redis_version:7.2.4\nrole:master\nconnected_slaves:0\nmaxmemory:0\nmaxmemory_policy:noeviction\n\
@@ -495,6 +635,11 @@ mod tests {
                 .into(),
             slow: Some(Vec::new()),
             trips: vec![Duration::from_micros(200); 50],
+            clock: Some(ClockOffset {
+                ahead_us: 0,
+                error_us: 100,
+            }),
+            in_the_clear: None,
             cluster: None,
             broke_off: None,
         }
@@ -505,6 +650,7 @@ mod tests {
         let report = ServerReport {
             server: "s".to_owned(),
             votes: None,
+            sentinels: Vec::new(),
             answers: Ok(answers),
         };
         let all = findings(&report).into_iter();
@@ -605,6 +751,11 @@ mod tests {
             [""; 0],
             "a single one"
         );
+        assert_eq!(with(&|it| it.clock = None), ["clock ?"]);
+        assert_eq!(
+            with(&|it| it.in_the_clear = Some([8, 8, 8, 8].into())),
+            ["tls"]
+        );
         let without_rights = with(&|it| it.info = None);
         assert_eq!(without_rights, ["server ?", "eviction ?", "persistence ?"]);
     }
@@ -617,6 +768,7 @@ mod tests {
             let report = ServerReport {
                 server: "s".to_owned(),
                 votes,
+                sentinels: Vec::new(),
                 answers: Ok(changed),
             };
             let all = findings(&report);
@@ -649,5 +801,80 @@ mod tests {
         assert_eq!(with(doubt, &suspected), [""; 0]);
         let missing = "cluster_state:fail\r\ncluster_slots_ok:16383\r\n";
         assert_eq!(with(missing, me), ["cluster !"]);
+    }
+
+    #[test]
+    fn clocks_out_of_step_are_told_of_the_server_or_of_this_machine() {
+        let told = |given: &[(i64, i64)]| {
+            let reports = given.iter().enumerate().map(|(at, clock)| {
+                let (ahead_us, error_us) = (clock.0 * 1000, clock.1 * 1000);
+                let mut answers = answers(&[]);
+                answers.clock = Some(ClockOffset { ahead_us, error_us });
+                ServerReport {
+                    server: at.to_string(),
+                    votes: None,
+                    sentinels: Vec::new(),
+                    answers: Ok(answers),
+                }
+            });
+            let found = clocks(&reports.collect::<Vec<_>>());
+            found.map(|it| format!("{}: {}", it.server, it.what))
+        };
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&[(1_000, 1)]), None);
+        assert_eq!(told(&[(-1_090, 100)]), None, "within its error");
+        let ahead = "0: its clock is 2s ahead of this machine's";
+        assert_eq!(told(&[(2_000, 1)]).as_deref(), Some(ahead));
+        let behind = "0: its clock is 3s behind this machine's";
+        assert_eq!(told(&[(-3_000, 1)]).as_deref(), Some(behind));
+        let apart = "1: its clock is 5s ahead of that of 2";
+        let three = [(0, 1), (4_000, 1), (-1_000, 1)];
+        assert_eq!(told(&three).as_deref(), Some(apart));
+        let both = told(&[(9_000, 1), (9_100, 2)]);
+        assert!(both.is_some_and(|it| it.contains("this machine's")));
+    }
+
+    #[test]
+    fn sentinels_that_are_not_at_one_are_named() {
+        let view = |primary: &str, epoch, sentinels, replicas| {
+            Ok(Some(SentinelView {
+                primary: primary.to_owned(),
+                epoch,
+                sentinels,
+                replicas,
+            }))
+        };
+        let told = |answers: Vec<Result<Option<SentinelView>, _>>| {
+            let all = answers.into_iter().zip(["s1", "s2", "s3"]);
+            let all = all.map(|(answer, address)| SentinelReport {
+                address: address.to_owned(),
+                answer,
+            });
+            let found = sentinels(&Of("s"), &all.collect::<Vec<_>>());
+            let found = found.into_iter().map(|it| (it.level, it.what));
+            found.collect::<Vec<_>>()
+        };
+        let good = || view("a:1", 2, 3, 2);
+        assert_eq!(told(vec![good(), good(), good()]), []);
+        let fresh = || view("a:1", 0, 3, 2);
+        assert_eq!(told(vec![fresh(), fresh(), fresh()]), [], "no failover yet");
+        let differ = "the sentinels name different primaries: a:1 (s1, s3); b:1 (s2)";
+        let found = told(vec![good(), view("b:1", 2, 3, 2), good()]);
+        assert_eq!(found, [(Level::Danger, differ.to_owned())]);
+        let group = "the sentinels do not know the same group: sentinels: 2, replicas: 2 (s3); sentinels: 3, replicas: 2 (s1, s2)";
+        let found = told(vec![good(), good(), view("a:1", 2, 2, 2)]);
+        assert_eq!(found, [(Level::Warning, group.to_owned())]);
+        let anew = "set anew, and since then without a word from the others: s2";
+        let found = told(vec![good(), fresh(), good()]);
+        assert_eq!(found, [(Level::Warning, anew.to_owned())]);
+        let silent = Failure::NotSent(std::sync::Arc::new(std::fmt::Error));
+        let found = told(vec![good(), Ok(None), Err(silent)]);
+        let found: Vec<_> = found.iter().map(|(_, what)| &**what).collect();
+        assert!(
+            found[0].contains("s2 does not know this group"),
+            "{found:?}"
+        );
+        assert_eq!(found[1], std::fmt::Error.to_string());
+        assert_eq!(found.len(), 2);
     }
 }

@@ -63,6 +63,10 @@ impl Find {
     /// # Errors
     /// The pattern is not valid, or the server does not answer, or refuses a command. It only reads. The next call asks for the same page.
     ///
+    /// In a cluster it is the error of a single node, which it names, and whose locks are missing, all or some of them: the next call goes on with the
+    /// next node, and says `None` behind the last. So each node has one error at most, and [`progress`](Find::progress) has grown; where the next call
+    /// asks for the same page it stays.
+    ///
     /// # Cancel safety
     /// Cancel safe. The next call asks for the same page.
     pub async fn next(&mut self) -> Result<Option<Vec<Status>>, Error> {
@@ -79,6 +83,10 @@ impl Find {
         };
         let backend = &self.core.backend;
         let page = backend.find(step).await.map_err(failed)?;
+        if let Some(failure) = page.failed {
+            self.go_on_at(page.cursor);
+            return Err(failed(failure));
+        }
         let prefix = &self.core.config.name_prefix;
         let ids = page.locks.iter();
         let ids = ids.filter_map(|(kind, key)| id(prefix, *kind, key));
@@ -88,7 +96,19 @@ impl Find {
         new.dedup();
         let mut found = Vec::new();
         if !new.is_empty() {
-            found = backend.inspect_all(new.clone()).await.map_err(failed)?;
+            found = match backend.inspect_all(new.clone()).await {
+                Ok(found) => found,
+                Err(failure) => {
+                    let here = Cursor {
+                        others: page.cursor.others,
+                        ..cursor
+                    };
+                    if here.others > 0 {
+                        self.go_on_at(here.behind_server());
+                    }
+                    return Err(failed(failure));
+                }
+            };
         }
         let found = statuses(&self.core, found).collect();
         // Only now, as the cursor: a page that failed, or whose call was dropped, is asked for again by the next call.
@@ -97,8 +117,12 @@ impl Find {
             .keys
             .map(|keys| self.keys.unwrap_or(0) + keys)
             .or(self.keys);
-        self.cursor = Some(page.cursor).filter(|cursor| !cursor.is_end());
+        self.go_on_at(page.cursor);
         Ok(Some(found))
+    }
+
+    fn go_on_at(&mut self, cursor: Cursor) {
+        self.cursor = Some(cursor).filter(|cursor| !cursor.is_end());
     }
 
     /// How many keys the servers have whose first pages were asked for, locks or not; `None` if they do not tell (to a user without `DBSIZE`).

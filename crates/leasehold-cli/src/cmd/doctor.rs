@@ -8,7 +8,7 @@ use std::{
 };
 
 use anstyle::{AnsiColor, Style};
-use leasehold::{Client, Error, ErrorKind, Finding, Level, LockKind, Released, Shutdown};
+use leasehold::{Client, Error, ErrorKind, Finding, Level, LockKind, Released, Shutdown, Status};
 use serde_json::{Value, json};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -18,6 +18,8 @@ use tokio::{
 use crate::{
     args::Doctor,
     exit::{Exit, Failure},
+    kinds::{self, Kind},
+    life,
     output::{self, human, visible},
     server::Address,
 };
@@ -109,7 +111,13 @@ async fn examine(args: &Doctor, clients: &Clients) -> Result<Exit, Failure> {
         .map(Found::from)
         .collect();
     all.extend(permissions(&address, clients, &client, args.name.as_deref()).await?);
-    all.push(endless(&client).await);
+    match look(&client).await {
+        Ok(locks) => {
+            all.push(endless(&locks));
+            all.extend(waiters(&client, &locks).await);
+        }
+        Err(why) => all.push(why),
+    }
     for found in &mut all {
         found.is_allowed = args.allow.contains(&found.word);
     }
@@ -351,14 +359,29 @@ const LOOKS_FOR: Duration = Duration::from_secs(10);
 
 const ENDLESS: &str = "endless";
 
-/// The locks that no crash frees.
-async fn endless(client: &Client) -> Found {
-    let (mut find, mut endless, mut locks) = (client.find("*"), BTreeSet::new(), 0);
+/// The locks of the server, as far as they matter here.
+struct Locks {
+    many: usize,
+    /// Those that no crash frees.
+    endless: BTreeSet<String>,
+    /// Those in whose queues a client stands.
+    queued: Vec<Status>,
+    looked_at: String,
+}
+
+/// Looks at the keys; else what is to be said of that.
+async fn look(client: &Client) -> Result<Locks, Found> {
+    let mut find = client.find("*");
+    let mut locks = Locks {
+        many: 0,
+        endless: BTreeSet::new(),
+        queued: Vec::new(),
+        looked_at: "all keys were looked at".to_owned(),
+    };
     let begun = Instant::now();
-    let mut looked_at = "all keys were looked at".to_owned();
     loop {
         if begun.elapsed() > LOOKS_FOR {
-            looked_at = format!(
+            locks.looked_at = format!(
                 "{:.0} % of the keys were looked at",
                 100.0 * find.progress()
             );
@@ -374,39 +397,94 @@ async fn endless(client: &Client) -> Found {
                 } else {
                     ""
                 };
-                return Found::fault(Level::NotAllowed, ENDLESS, error, "", remedy);
+                return Err(Found::fault(Level::NotAllowed, ENDLESS, error, "", remedy));
             }
         };
         for lock in page {
-            locks += 1;
+            locks.many += 1;
             // The permits of a semaphore without leases have none by design.
             let has_leases = !matches!(lock.kind, LockKind::Semaphore | LockKind::Latch);
             if has_leases && lock.holders.iter().any(|holder| holder.remaining.is_none()) {
-                endless.insert(lock.name);
+                locks.endless.insert(lock.name.clone());
+            }
+            if !lock.queue.is_empty() && locks.queued.len() < QUEUES {
+                locks.queued.push(lock);
             }
         }
     }
-    if endless.is_empty() {
-        let what = match locks {
-            0 => format!("no lock is held; {looked_at}"),
-            _ => format!("{}, each with an end; {looked_at}", plural(locks, "lock")),
-        };
-        return Found::new(Level::Good, ENDLESS, what);
-    }
-    let names: Vec<_> = endless
+    Ok(locks)
+}
+
+/// The first of these names.
+fn listed(names: &BTreeSet<String>) -> String {
+    let first: Vec<_> = names
         .iter()
         .take(LISTED)
         .map(|name| visible(name))
         .collect();
-    let more = output::others(endless.len() - names.len());
+    first.join(", ") + &output::others(names.len() - first.len())
+}
+
+/// The locks that no crash frees.
+fn endless(locks: &Locks) -> Found {
+    let looked_at = &locks.looked_at;
+    if locks.endless.is_empty() {
+        let what = match locks.many {
+            0 => format!("no lock is held; {looked_at}"),
+            many => format!("{}, each with an end; {looked_at}", plural(many, "lock")),
+        };
+        return Found::new(Level::Good, ENDLESS, what);
+    }
     let what = format!(
-        "locks without an end: {}{more}; {looked_at}",
-        names.join(", ")
+        "locks without an end: {}; {looked_at}",
+        listed(&locks.endless)
     );
     let leads_to = "no crash of their holders frees them";
     let remedy =
         "see who has it: leasehold status NAME; if it is dead: leasehold unlock --force NAME";
     Found::fault(Level::Warning, ENDLESS, what, leads_to, remedy)
+}
+
+/// So many queues are looked at: each look lists the connections of a server.
+const QUEUES: usize = 64;
+
+/// The entries in these queues whose clients are not connected, by lock and owner.
+async fn dead_in(client: &Client, queued: &[Status]) -> BTreeSet<(String, String)> {
+    let mut dead = BTreeSet::new();
+    for lock in queued {
+        // A queue that is gone by now has no entry to speak of.
+        let Ok((_, now)) = kinds::look(client, Kind::of(lock.kind), &lock.name).await else {
+            continue;
+        };
+        let entries = now.queue.into_iter();
+        let gone = entries.filter(|entry| entry.connected == Some(false));
+        dead.extend(gone.map(|entry| (lock.name.clone(), entry.owner)));
+    }
+    dead
+}
+
+/// The waiters whose clients have ended.
+async fn waiters(client: &Client, locks: &Locks) -> Option<Found> {
+    let before = dead_in(client, &locks.queued).await;
+    if before.is_empty() {
+        return None;
+    }
+    // A client that lives is connected again by then.
+    sleep(life::GONE_FOR).await;
+    let now = dead_in(client, &locks.queued).await;
+    let dead: BTreeSet<_> = before.intersection(&now).collect();
+    let names: BTreeSet<String> = dead.iter().map(|(name, _)| name.clone()).collect();
+    (!dead.is_empty()).then(|| {
+        let what = format!(
+            "{} in the queue of {}, whose client has ended",
+            plural(dead.len(), "waiter"),
+            listed(&names)
+        );
+        let leads_to =
+            "a release passes over it; but one that waited to write keeps new readers out for up to 10 s";
+        let remedy = "nothing: it goes with the next release, or with the queue; if it comes again, see why these processes die";
+        Found::fault(Level::Warning, "waiters", what, leads_to, remedy)
+    })
 }
 
 /// The mark of a level, and how it is shown.

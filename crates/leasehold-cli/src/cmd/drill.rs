@@ -1,8 +1,9 @@
 //! `leasehold drill`: what happens to a lock when processes die, stop and are cut off, shown on the user's own server.
 //!
-//! [`rows`] plays each of them, with processes of [`child`] and a network of [`network`] that can be cut.
+//! [`rows`] plays each of them, with processes of [`child`] and a network of [`network`] that can be cut; [`failover`] is the last, for which the user asks.
 
 mod child;
+mod failover;
 mod network;
 mod rows;
 
@@ -10,7 +11,8 @@ use std::{fmt::Write as _, fs::File, io::Write as _, time::Duration};
 
 use anstyle::{AnsiColor, Style};
 use futures_util::future::join_all;
-use leasehold::{Client, Level, Shutdown};
+use leasehold::{Client, ClientBuilder, Level, MemoryServer, Shutdown};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -32,7 +34,7 @@ const LEFTOVERS: Duration = Duration::from_secs(60);
 
 /// The server, and two clients of it.
 struct Ground {
-    address: Address,
+    place: Place,
     one: Client,
     other: Client,
     /// Where processes of this machine meet.
@@ -40,13 +42,13 @@ struct Ground {
 }
 
 impl Ground {
-    async fn new(address: Address) -> Result<Ground, Failure> {
+    async fn new(place: Place) -> Result<Ground, Failure> {
         let files = tempfile::tempdir();
         Ok(Ground {
-            one: connect(&address).await?,
-            other: connect(&address).await?,
+            one: place.connect().await?,
+            other: place.connect().await?,
             files: files.map_err(|error| Failure::internal("make a directory", &error))?,
-            address,
+            place,
         })
     }
 
@@ -56,9 +58,42 @@ impl Ground {
     }
 }
 
-async fn connect(address: &Address) -> Result<Client, Failure> {
-    let builder = address.builder()?.token_retention(Some(LEFTOVERS));
-    address.connect_by(builder.lease(LEASE)).await
+/// Where the clients of the drill lock.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Place {
+    address: Address,
+    /// Each client on a server of its own, in memory: what a library does that never excludes.
+    is_broken: bool,
+}
+
+impl Place {
+    async fn connect(&self) -> Result<Client, Failure> {
+        let builder = if self.is_broken {
+            ClientBuilder::default().memory(&MemoryServer::new())
+        } else {
+            self.address.builder()?
+        };
+        let builder = builder.token_retention(Some(LEFTOVERS)).lease(LEASE);
+        self.address.connect_by(builder).await
+    }
+
+    /// The same by another way.
+    fn at(&self, url: String) -> Place {
+        Place {
+            address: self.address.at(url),
+            ..*self
+        }
+    }
+
+    /// As the report and the first line call it.
+    fn shown(&self) -> String {
+        let broken = if self.is_broken {
+            " (--broken: each client locks on a server of its own)"
+        } else {
+            ""
+        };
+        visible(&output::redact(&self.address.url)) + broken
+    }
 }
 
 /// How a row went, and its figures.
@@ -79,19 +114,17 @@ struct Row {
 pub(crate) async fn run(args: &Drill) -> Result<Exit, Failure> {
     let address = args.server.address()?;
     address.refuse_memory()?;
-    if !args.cmd.is_empty() && !args.only.is_empty() && !args.only.contains(&rows::YOUR_JOB) {
-        let message = format!(
-            "a job is given, and --only leaves out its row, {}",
-            rows::YOUR_JOB
-        );
-        return Err(Failure::new(Exit::Usage, message));
-    }
+    refuse_contradictions(args)?;
     // Now, and not when all has been played.
     let report = args.report.as_ref().map(File::create).transpose();
     let report = report.map_err(|error| Failure::internal("make the report", &error))?;
     let mut told = Ending::listen().map_err(|error| Failure::internal("hear signals", &error))?;
+    let place = Place {
+        address,
+        is_broken: args.broken,
+    };
     let ground = tokio::select! {
-        ground = Ground::new(address) => ground?,
+        ground = Ground::new(place) => ground?,
         exit = told.next() => return Ok(exit),
     };
     let exit = tokio::select! {
@@ -107,22 +140,54 @@ pub(crate) async fn run(args: &Drill) -> Result<Exit, Failure> {
     exit
 }
 
+fn refuse_contradictions(args: &Drill) -> Result<(), Failure> {
+    let leaves_out = |row| !args.only.is_empty() && !args.only.contains(&row);
+    let (job, failover) = (rows::YOUR_JOB, rows::FAILOVER);
+    let message = if !args.cmd.is_empty() && leaves_out(job) {
+        format!("a job is given, and --only leaves out its row, {job}")
+    } else if args.failover && leaves_out(failover) {
+        format!("--failover is given, and --only leaves out its row, {failover}")
+    } else if args.only.contains(&failover) && !args.failover {
+        format!(
+            "row {failover} has another server take the primary's place; allow that with --failover"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(Exit::Usage, message))
+}
+
+/// Where no replica can take the primary's place.
+async fn refuse_no_failover(ground: &Ground) -> Result<(), Failure> {
+    let name = ground.name(rows::FAILOVER);
+    let primary = ground.one.fail_over(&name, false).await;
+    primary.map(drop).map_err(|error| {
+        let failure = Failure::from(error);
+        let message = format!("--failover is not possible: {}", failure.message);
+        Failure::new(failure.exit, message)
+    })
+}
+
 async fn play(args: &Drill, ground: &Ground, file: Option<File>) -> Result<Exit, Failure> {
     // A server that takes no locks is one failure, and not eight.
     if let Some(trial) = ground.one.mutex(ground.name(0)).try_lock().await? {
         rows::release(trial).await?;
+    }
+    if args.failover {
+        refuse_no_failover(ground).await?;
     }
     let begun = Instant::now();
     if !args.json {
         let lease = human(LEASE);
         output::print(&format!(
             "on {}, lease {lease}, names leasehold-drill:…\n",
-            visible(&output::redact(&ground.address.url))
+            ground.place.shown()
         ))?;
     }
     let mut rows = Vec::new();
     for (number, title, bound) in rows::ALL {
-        if !args.only.is_empty() && !args.only.contains(&number) {
+        let is_wanted = args.only.is_empty() || args.only.contains(&number);
+        if !is_wanted || number == rows::FAILOVER && !args.failover {
             continue;
         }
         let played = rows::play(ground, number, &args.cmd).await;
@@ -144,15 +209,7 @@ async fn play(args: &Drill, ground: &Ground, file: Option<File>) -> Result<Exit,
         count(|outcome| matches!(outcome, Outcome::Passed(_))),
         count(|outcome| matches!(outcome, Outcome::Failed(_))),
     );
-    let findings = ground.one.examine().await.unwrap_or_default();
-    let faults = findings
-        .iter()
-        .filter(|finding| finding.level == Level::Danger);
-    let why: Vec<String> = faults
-        .map(|finding| format!("{}: {}; {}", finding.word, finding.what, finding.leads_to))
-        .collect();
-    let server = findings.iter().find(|finding| finding.word == "server");
-    let server = server.map_or(String::new(), |finding| finding.what.clone());
+    let (server, why) = examined(&ground.one).await;
     if args.json {
         output::answer(&json!({
             "rows": rows.iter().map(document).collect::<Vec<_>>(),
@@ -185,6 +242,22 @@ async fn play(args: &Drill, ground: &Ground, file: Option<File>) -> Result<Exit,
     } else {
         Exit::Done
     })
+}
+
+/// What the server is, and its dangers.
+async fn examined(client: &Client) -> (String, Vec<String>) {
+    let findings = client.examine().await.unwrap_or_default();
+    let faults = findings
+        .iter()
+        .filter(|finding| finding.level == Level::Danger);
+    let why = faults
+        .map(|finding| format!("{}: {}; {}", finding.word, finding.what, finding.leads_to))
+        .collect();
+    let server = findings.iter().find(|finding| finding.word == "server");
+    (
+        server.map_or(String::new(), |finding| finding.what.clone()),
+        why,
+    )
 }
 
 fn told(outcome: &Outcome) -> (&'static str, Option<AnsiColor>, &str) {
@@ -226,7 +299,7 @@ fn report(ground: &Ground, server: &str, rows: &[Row], took: Duration, why: &[St
     let mut text = format!(
         "# leasehold drill\n\n{}, {}: {}. Version {}, lease {}; it took {}.\n\n| | what | must be | was |\n|---|---|---|---|\n",
         humantime::format_rfc3339_seconds(std::time::SystemTime::now()),
-        cell(&output::redact(&ground.address.url)),
+        cell(&ground.place.shown()),
         cell(server),
         env!("CARGO_PKG_VERSION"),
         human(LEASE),

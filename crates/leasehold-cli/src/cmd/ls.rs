@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use leasehold::{Client, Status};
+use leasehold::{Client, Error, Find, Status};
 
 use super::status::document;
 use crate::{
@@ -21,13 +21,8 @@ use crate::{
 pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
     let address = args.server.address()?;
     let client = address.connect().await?;
-    let (mut find, mut found) = (client.find(&args.pattern), Vec::new());
-    let mut progress = Progress::new();
-    while let Some(page) = find.next().await? {
-        found.extend(page);
-        progress.show(find.progress(), found.len());
-    }
-    drop(progress);
+    let mut find = client.find(&args.pattern);
+    let (mut found, missing) = all_of(&mut find).await?;
     client.fill_connected(&mut found).await?;
     look_again(&client, &mut found).await;
     if args.gone {
@@ -49,7 +44,10 @@ pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
             .iter()
             .map(|lock| output::json_line(&document(lock)) + "\n");
         output::print(&lines.collect::<String>())?;
-    } else if found.is_empty() {
+    } else if !found.is_empty() {
+        let table = table::text(&found, &held, table::columns());
+        output::print(&(table + &table::summary(&found)))?;
+    } else if missing.is_empty() {
         let pattern = visible(&args.pattern);
         let under = match args.server.prefix()?.as_str() {
             "" => String::new(),
@@ -65,11 +63,38 @@ pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
                 "{all} locks match {pattern}{under}, but none is as --kind, --older or --gone ask for"
             ),
         }));
-    } else {
-        let table = table::text(&found, &held, table::columns());
-        output::print(&(table + &table::summary(&found)))?;
     }
-    Ok(Exit::Done)
+    if missing.is_empty() {
+        return Ok(Exit::Done);
+    }
+    let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
+    let message = format!("a part is missing: {}", missing.join("; "));
+    Err(Failure::new(Exit::Unreachable, message))
+}
+
+/// All that is found, and why nodes of a cluster have not answered. An error if no server has.
+async fn all_of(find: &mut Find) -> Result<(Vec<Status>, Vec<Error>), Error> {
+    let (mut found, mut missing, mut has_answered) = (Vec::new(), Vec::new(), false);
+    let mut progress = Progress::new();
+    loop {
+        let before = find.progress();
+        match find.next().await {
+            Ok(Some(page)) => {
+                has_answered = true;
+                found.extend(page);
+            }
+            Ok(None) => break,
+            // Of a node: the others may answer.
+            Err(error) if find.progress() > before => missing.push(error),
+            Err(error) => return Err(error),
+        }
+        progress.show(find.progress(), found.len());
+    }
+    match missing.pop() {
+        Some(error) if !has_answered => return Err(error),
+        last => missing.extend(last),
+    }
+    Ok((found, missing))
 }
 
 /// So many locks are looked at again, a few at a time: each look lists the connections of a server (bug 254). Where more holders are

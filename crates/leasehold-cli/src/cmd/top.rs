@@ -42,7 +42,11 @@ pub(crate) async fn run(args: &Top) -> Result<Exit, Failure> {
     }
     let board = looker.look_at_all().await?;
     output::print(&once(&board, &wanted))?;
-    Ok(Exit::Done)
+    match board.trouble {
+        // Of a node of a cluster: the rest is there.
+        Some(trouble) => Err(Failure::new(Exit::Unreachable, trouble)),
+        None => Ok(Exit::Done),
+    }
 }
 
 /// The list and its summary, as text.

@@ -14,12 +14,9 @@ use crate::{
     args::Unlock,
     exit::{Exit, Failure},
     kinds::{self, Kind, NO_LOCKS_VALUE},
-    life::Life,
+    life::{self, Life},
     output::{self, human, others, visible},
 };
-
-/// A client that is alive is connected again within ten seconds.
-const GONE_FOR: Duration = Duration::from_secs(12);
 
 /// Between two looks at a lock whose holder may be gone.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -183,11 +180,11 @@ async fn until_surely_gone(
             };
             return Ok(Some(format!("its holder{} {why}", named(holder))));
         }
-        if seen.holders.is_empty() || since.elapsed() >= GONE_FOR {
+        if seen.holders.is_empty() || since.elapsed() >= life::GONE_FOR {
             return Ok(None);
         }
         if !is_told && io::stderr().is_terminal() {
-            let rest = human(GONE_FOR);
+            let rest = human(life::GONE_FOR);
             output::say(&output::remark(&format!(
                 "its holder is not connected; looking for {rest} whether it comes back"
             )));

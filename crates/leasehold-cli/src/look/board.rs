@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use leasehold::{Error, Status};
+use leasehold::Status;
 
 use super::{
     stories::{Past, Stories},
@@ -30,8 +30,8 @@ pub(crate) struct Board {
     pub(crate) round: Option<Duration>,
     /// Of the look at all keys that is under way, from 0 to 1.
     pub(crate) progress: f64,
-    /// Why the server could not be asked; the locks are those that were known before.
-    pub(crate) trouble: Option<Error>,
+    /// Why the server could not be asked: the locks are those that were known before. Or a node of a cluster, whose locks are missing.
+    pub(crate) trouble: Option<String>,
 }
 
 /// The counts above a list.

@@ -16,6 +16,7 @@ use tokio::{
 };
 
 use super::{board::Board, stories::Stories};
+use crate::output::redact;
 
 /// The time between two looks.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
@@ -55,6 +56,13 @@ struct Round {
     began: Instant,
     /// How long the last whole one took, and among how many keys.
     last: Option<(Duration, Option<u64>)>,
+    /// Why a part is missing, of this round and of the last.
+    missing: Option<String>,
+    missed: Option<String>,
+}
+
+fn told(error: &Error) -> String {
+    redact(&error.to_string())
 }
 
 impl Looker {
@@ -69,6 +77,8 @@ impl Looker {
                 number: 0,
                 began: Instant::now(),
                 last: None,
+                missing: None,
+                missed: None,
             },
             connections_next: None,
         }
@@ -76,8 +86,8 @@ impl Looker {
 
     /// Looks once: at the next pages of the keys, and at the locks with these names. An error stands on the board, beside what was known before.
     pub(crate) async fn look(&mut self, shown: &[String]) -> Board {
-        let trouble = self.spend(shown, SPEND).await.err();
-        self.board(trouble)
+        let looked = self.spend(shown, SPEND).await;
+        self.board(looked.err().map(|error| told(&error)))
     }
 
     /// One whole round, at once.
@@ -90,12 +100,26 @@ impl Looker {
     }
 
     async fn spend(&mut self, shown: &[String], spend: Duration) -> Result<(), Error> {
-        let mut cost = self.again(shown).await?;
+        let mut cost = match self.again(shown).await {
+            Ok(cost) => cost,
+            // Of one node, or of all: the next page tells.
+            Err(error) => self.misses(&error),
+        };
         // A page is read in any case, or a screen that is large would stand still.
         loop {
-            let Some(page) = self.find.next().await? else {
-                self.end_round();
-                break;
+            let before = self.find.progress();
+            let page = match self.find.next().await {
+                Ok(Some(page)) => page,
+                Ok(None) => {
+                    self.end_round();
+                    break;
+                }
+                // Of a node of a cluster; the next page is of another one.
+                Err(error) if self.find.progress() > before => {
+                    cost += self.misses(&error);
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
             cost += A_PAGE + A_LOCK * u32::try_from(page.len()).unwrap_or(u32::MAX);
             for lock in page {
@@ -105,7 +129,16 @@ impl Looker {
                 break;
             }
         }
-        self.connections().await
+        if let Err(error) = self.connections().await {
+            self.misses(&error);
+        }
+        Ok(())
+    }
+
+    /// A part of the servers has not answered, and has done nothing.
+    fn misses(&mut self, error: &Error) -> Duration {
+        self.round.missing = Some(told(error));
+        Duration::ZERO
     }
 
     /// Looks again at the locks on a screen. Their cost.
@@ -166,6 +199,8 @@ impl Looker {
             number: self.round.number + 1,
             began: Instant::now(),
             last: Some((self.round.began.elapsed(), self.find.keys())),
+            missing: None,
+            missed: self.round.missing.take(),
         };
         self.find = self.client.find(&self.pattern);
     }
@@ -198,7 +233,8 @@ impl Looker {
         self.stories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn board(&self, trouble: Option<Error>) -> Board {
+    fn board(&self, trouble: Option<String>) -> Board {
+        let part = self.round.missing.as_ref().or(self.round.missed.as_ref());
         let (round, keys) = self.round.last.unzip();
         let mut locks: Vec<_> = self
             .locks
@@ -213,7 +249,7 @@ impl Looker {
             keys: keys.flatten(),
             round,
             progress: self.find.progress(),
-            trouble,
+            trouble: trouble.or(part.cloned()),
         }
     }
 }

@@ -26,6 +26,20 @@ impl Cursor {
         }
     }
 
+    /// Where the first page of the next server begins; behind the last server, the end.
+    pub(crate) fn behind_server(self) -> Cursor {
+        let server = if self.server >= self.others {
+            0
+        } else {
+            self.server + 1
+        };
+        Cursor {
+            keys: 0,
+            server,
+            ..self
+        }
+    }
+
     /// Behind the last page.
     pub(crate) fn is_end(self) -> bool {
         (self.keys, self.server) == (0, 0)
@@ -42,7 +56,7 @@ pub(crate) struct FindPage {
 }
 
 /// The names on one page that look like locks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FoundPage {
     /// Where the next page begins, if this was not the last.
     pub(crate) cursor: Cursor,
@@ -50,6 +64,8 @@ pub(crate) struct FoundPage {
     pub(crate) locks: Vec<(LockKind, String)>,
     /// With the first page of a server: how many keys it has, if it tells.
     pub(crate) keys: Option<u64>,
+    /// Why a server of several has not answered. The cursor is behind that server.
+    pub(crate) failed: Option<Failure>,
 }
 
 /// Inspects these locks, and leaves out those under whose names another kind of lock stands by now, or data. It reads no connections: a

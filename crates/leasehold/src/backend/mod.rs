@@ -243,6 +243,16 @@ pub(crate) trait ServerLink {
         Vec::new()
     }
 
+    /// Whether another server can be asked to take the place of the one that has a lock; else why not. Asked before anything is sent.
+    fn can_fail_over(&self) -> Result<(), &'static str> {
+        Err("a server in memory, which has no replica")
+    }
+
+    /// Where the primary of this lock is now; `asks`: one of its replicas is asked to take its place first.
+    fn fail_over(&self, _id: &LockId, _asks: bool) -> Reply<String> {
+        Box::pin(std::future::ready(Ok(self.server())))
+    }
+
     /// Leases are held that will have to be renewed from the background runtime: the backend may make a connection ready for that.
     fn prepare(&self) {}
 

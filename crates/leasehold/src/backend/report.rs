@@ -1,6 +1,6 @@
 //! A server's report about itself, beyond its locks.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use super::Failure;
 
@@ -11,6 +11,8 @@ pub(crate) struct ServerReport {
     pub(crate) server: String,
     /// Of a majority: whether it is said to forget nothing.
     pub(crate) votes: Option<bool>,
+    /// The words of its sentinels, if they are asked where it is.
+    pub(crate) sentinels: Vec<SentinelReport>,
     /// Why it has not answered at all, or its answers.
     pub(crate) answers: Result<Answers, Failure>,
 }
@@ -25,10 +27,41 @@ pub(crate) struct Answers {
     pub(crate) slow: Option<Vec<(Duration, Duration)>>,
     /// How long each of some round trips took.
     pub(crate) trips: Vec<Duration>,
+    /// The difference of its clock, if it has told its time.
+    pub(crate) clock: Option<ClockOffset>,
+    /// Where it is outside of private networks, if nothing is encrypted on the way there.
+    pub(crate) in_the_clear: Option<IpAddr>,
     /// `CLUSTER INFO` and `CLUSTER NODES`, of a node.
     pub(crate) cluster: Option<(String, String)>,
     /// Why it has not answered all of these questions.
     pub(crate) broke_off: Option<Failure>,
+}
+
+/// How far the clock of a server is ahead of this machine's, in microseconds, and by how much that may be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClockOffset {
+    pub(crate) ahead_us: i64,
+    pub(crate) error_us: i64,
+}
+
+/// The report of a sentinel about its group.
+#[derive(Clone, Debug)]
+pub(crate) struct SentinelReport {
+    /// Where it is.
+    pub(crate) address: String,
+    /// Why it has not answered; `None`: it does not know the group.
+    pub(crate) answer: Result<Option<SentinelView>, Failure>,
+}
+
+/// A group as a sentinel sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SentinelView {
+    pub(crate) primary: String,
+    /// The number of the configuration; zero: it knows of no failover.
+    pub(crate) epoch: u64,
+    /// How many sentinels it knows, itself among them, and how many replicas.
+    pub(crate) sentinels: u64,
+    pub(crate) replicas: u64,
 }
 
 impl Answers {

@@ -91,6 +91,47 @@ async fn a_node_that_is_out_of_reach_is_named() {
     }
 }
 
+/// What the other nodes have is not hidden by one that is dead, whichever it is.
+#[tokio::test]
+async fn the_locks_of_the_others_are_found_where_a_node_is_dead() {
+    let settings = ClusterSettings::new().args(&["--cluster-require-full-coverage", "no"]);
+    let mut cluster = Cluster::start_with(common::flavors(1)[0], settings);
+    let holder = Client::connect(&cluster.url()).await.unwrap();
+    let names = [0, 1, 2].map(|node| names_at(&cluster, node, 3));
+    let mut guards = Vec::new();
+    for name in names.iter().flatten() {
+        guards.push(holder.mutex(name).lock().await.unwrap());
+    }
+    let looks = Client::builder().url(cluster.url());
+    let looks = looks.operation_timeout(SOON / 50).connect().await.unwrap();
+    let mut lost = Vec::new();
+    for node in [0, 1] {
+        cluster.kill(cluster.partner(node));
+        cluster.kill(node);
+        lost.push(cluster.addr(node).to_string());
+        let (mut find, mut found, mut failed) = (looks.find("*"), Vec::new(), Vec::new());
+        loop {
+            let before = find.progress();
+            match find.next().await {
+                Ok(Some(page)) => found.extend(page.into_iter().map(|lock| lock.name)),
+                Ok(None) => break,
+                Err(error) => failed.push(error.to_string()),
+            }
+            assert!(find.progress() > before, "{failed:?}");
+        }
+        found.sort();
+        let mut left = names[node + 1..].concat();
+        left.sort();
+        assert_eq!(found, left, "{failed:?}");
+        assert_eq!(failed.len(), lost.len(), "each once: {failed:?}");
+        for at in &lost {
+            let says = |error: &String| error.contains(at) && error.contains("in its 546");
+            assert!(failed.iter().any(says), "{at}: {failed:?}");
+        }
+        assert_eq!(find.next().await.unwrap(), None);
+    }
+}
+
 #[tokio::test]
 async fn locks_of_all_nodes_are_found_and_nodes_are_reached_where_a_program_says() {
     for flavor in flavors() {

@@ -16,6 +16,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("Client", "heard", "hidden, for tests of this library"),
     (
         "Client",
+        "fail_over",
+        "hidden, for the drill of the command",
+    ),
+    (
+        "Client",
         "scope",
         "of #[locked]; a thread sets the global client",
     ),

@@ -16,12 +16,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::LEASE;
+use super::{LEASE, Place};
 use crate::{
     clock,
     exit::{Exit, Failure},
     output,
-    server::Address,
     supervise::link::own_binary,
 };
 
@@ -36,7 +35,7 @@ const STEP: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
-    pub(super) server: Address,
+    pub(super) place: Place,
     pub(super) name: String,
     pub(super) what: What,
 }
@@ -148,7 +147,7 @@ pub(crate) fn main() -> ExitCode {
 }
 
 async fn work(job: &Job) -> Result<(), Failure> {
-    let client = super::connect(&job.server).await?;
+    let client = job.place.connect().await?;
     match &job.what {
         What::TakesTurns { files, turns } => takes_turns(&client, &job.name, files, *turns).await?,
         What::Holds => holds(&client, &job.name).await?,

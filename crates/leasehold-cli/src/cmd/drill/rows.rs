@@ -18,6 +18,7 @@ use tokio::{
 use super::{
     Ground, LEASE, Outcome,
     child::{Job, Process, Said, What},
+    failover,
     network::Network,
 };
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
 };
 
 /// Number, title, and the bound.
-pub(super) const ALL: [(u8, &str, &str); 8] = [
+pub(super) const ALL: [(u8, &str, &str); 9] = [
     (1, "contenders", "each turn counted, never two inside"),
     (
         2,
@@ -52,10 +53,15 @@ pub(super) const ALL: [(u8, &str, &str); 8] = [
         "told within a third of the lease and a second; the late write refused",
     ),
     (8, "your job", "killed once; run again: exit 0"),
+    (
+        FAILOVER,
+        "failover",
+        "two hold it for 2.5 s and a second at most, or the holder keeps it; the late write refused; the next within a lease and a second",
+    ),
 ];
 
 /// A message, a process or a look that is late on a busy machine.
-const SLACK: Duration = Duration::from_secs(1);
+pub(super) const SLACK: Duration = Duration::from_secs(1);
 
 const PROCESSES: u32 = 4;
 const TURNS: u32 = 50;
@@ -63,10 +69,13 @@ const TURNS: u32 = 50;
 /// The row of the user's job.
 pub(super) const YOUR_JOB: u8 = 8;
 
-/// A lock of the drill that is not free by then will not be.
-const LONG: Duration = LEASE.saturating_mul(5);
+/// The row that asks for a failover.
+pub(super) const FAILOVER: u8 = 9;
 
-type Played = Result<Outcome, Failure>;
+/// A lock of the drill that is not free by then will not be.
+pub(super) const LONG: Duration = LEASE.saturating_mul(5);
+
+pub(super) type Played = Result<Outcome, Failure>;
 
 pub(super) async fn play(ground: &Ground, row: u8, cmd: &[String]) -> Played {
     let name = ground.name(row);
@@ -78,12 +87,13 @@ pub(super) async fn play(ground: &Ground, row: u8, cmd: &[String]) -> Played {
         5 => pause(ground, name).await,
         6 => cut(ground, &name).await,
         7 => forgotten(ground, &name).await,
+        FAILOVER => failover::play(ground, &name).await,
         _ => job(ground, &name, cmd).await,
     }
 }
 
 /// With the figures, as they were within the bound or not.
-fn judge(is_good: bool, figures: String) -> Outcome {
+pub(super) fn judge(is_good: bool, figures: String) -> Outcome {
     if is_good {
         Outcome::Passed(figures)
     } else {
@@ -93,7 +103,7 @@ fn judge(is_good: bool, figures: String) -> Outcome {
 
 fn process(ground: &Ground, name: &str, what: What) -> Job {
     Job {
-        server: ground.address.clone(),
+        place: ground.place.clone(),
         name: name.to_owned(),
         what,
     }
@@ -280,13 +290,13 @@ async fn pause(ground: &Ground, name: String) -> Played {
 }
 
 async fn cut(ground: &Ground, name: &str) -> Played {
-    let url = &ground.address.url;
+    let url = &ground.place.address.url;
     let network = Network::to(url).await;
     let Some((network, url)) = network.and_then(|it| it.url(url).map(|url| (it, url))) else {
         let why = "only a way to redis://host:port can be cut here".to_owned();
         return Ok(Outcome::Skipped(why));
     };
-    let through = super::connect(&ground.address.at(url)).await?;
+    let through = ground.place.at(url).connect().await?;
     let guard = taken(through.mutex(name).try_lock_for(LONG).await?)?;
     let waiter = waits_behind(ground, name).await?;
     network.cut();
@@ -315,8 +325,7 @@ async fn cut(ground: &Ground, name: &str) -> Played {
 }
 
 async fn forgotten(ground: &Ground, name: &str) -> Played {
-    let (fenced, key) = (ground.one.fenced_mutex(name), format!("{name}:data"));
-    let first = match fenced.try_lock_for(LONG).await {
+    let first = match ground.one.fenced_mutex(name).try_lock_for(LONG).await {
         Err(error) if error.kind() == ErrorKind::Invalid => {
             return Ok(Outcome::Skipped(
                 "a majority of servers has no fencing tokens".to_owned(),
@@ -328,18 +337,10 @@ async fn forgotten(ground: &Ground, name: &str) -> Played {
     ground.other.fenced_mutex(name).force_unlock().await?;
     let forgotten = Instant::now();
     let second = taken(ground.other.fenced_mutex(name).try_lock_for(LONG).await?)?;
-    let (theirs, ours) = (
-        ground.other.fenced_store(name),
-        ground.one.fenced_store(name),
-    );
-    let minute = super::LEFTOVERS;
-    theirs.set_for(&key, "new", minute, second.token()).await?;
-    let late = ours.set_for(&key, "old", minute, first.token()).await;
+    let is_refused = late_write(ground, name, first.token(), second.token()).await?;
     let told = timeout(LEASE, first.lost()).await.is_ok();
     let took = forgotten.elapsed();
-    theirs.delete(&key, second.token()).await?;
     second.release().await?;
-    let is_refused = matches!(late, Err(Error::Stale { .. }));
     let write = if is_refused {
         "was refused by its token"
     } else {
@@ -352,6 +353,24 @@ async fn forgotten(ground: &Ground, name: &str) -> Played {
             human(took)
         ),
     ))
+}
+
+/// Writes with the token of before, behind a write of the next holder: whether it was refused.
+pub(super) async fn late_write(
+    ground: &Ground,
+    name: &str,
+    old: u64,
+    new: u64,
+) -> Result<bool, Failure> {
+    let (key, minute) = (format!("{name}:data"), super::LEFTOVERS);
+    let (theirs, ours) = (
+        ground.other.fenced_store(name),
+        ground.one.fenced_store(name),
+    );
+    theirs.set_for(&key, "new", minute, new).await?;
+    let late = ours.set_for(&key, "old", minute, old).await;
+    theirs.delete(&key, new).await?;
+    Ok(matches!(late, Err(Error::Stale { .. })))
 }
 
 /// The user's job gets so far.
@@ -454,7 +473,7 @@ fn shown(status: ExitStatus) -> String {
 }
 
 /// The lock, unless it was not free for long.
-fn taken<T>(asked: Option<T>) -> Result<T, Failure> {
+pub(super) fn taken<T>(asked: Option<T>) -> Result<T, Failure> {
     asked.ok_or_else(|| {
         let long = human(LONG);
         Failure::new(

@@ -22,7 +22,7 @@ use crate::{
     cmd::status::document,
     kinds::{self, Kind},
     look::board::{Board, Wanted},
-    output::{millis, redact},
+    output::millis,
 };
 
 /// More rows are no help to a reader, and cost a browser much.
@@ -159,11 +159,10 @@ fn one(app: &App, board: &Board, name: &str) -> Value {
 }
 
 fn put_head(document: &mut Value, app: &App, board: &Board) {
-    let trouble = board.trouble.as_ref();
     document["server"] = json!(app.server);
     document["now_ms"] = json!(since_epoch(board.at));
     document["may_unlock"] = json!(app.guard.may_unlock());
-    document["trouble"] = json!(trouble.map(|error| redact(&error.to_string())));
+    document["trouble"] = json!(board.trouble);
 }
 
 fn since_epoch(time: SystemTime) -> u64 {

@@ -18,7 +18,7 @@ use crate::{
         board::{Board, Wanted},
         table::{self, Lines},
     },
-    output::{human, redact, visible},
+    output::{human, visible},
 };
 
 /// No picture fits into less.
@@ -219,9 +219,9 @@ impl View {
         let below = match board {
             None => Line::from(" looking for locks"),
             Some(board) => match &board.trouble {
-                Some(error) => {
-                    let error = visible(&redact(&error.to_string()));
-                    Line::styled(format!(" {error}"), Style::new().fg(Color::Red))
+                Some(trouble) => {
+                    let trouble = format!(" {}", visible(trouble));
+                    Line::styled(trouble, Style::new().fg(Color::Red))
                 }
                 None => Line::from(format!(" {}", summary(board))),
             },

@@ -314,6 +314,10 @@ impl ServerLink for Quorum {
             .collect()
     }
 
+    fn can_fail_over(&self) -> Result<(), &'static str> {
+        Err("a majority, where no replica has a vote")
+    }
+
     fn has_reached(&self) -> bool {
         // A single server is enough: it may have carried a request out, and an answer that is missing is then `Ambiguous`.
         self.state.servers.iter().any(|it| it.backend.has_reached())

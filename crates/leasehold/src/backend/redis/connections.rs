@@ -212,6 +212,10 @@ impl Connections {
         });
     }
 
+    pub(super) fn discovery(&self) -> &Arc<Discovery> {
+        &self.dialler.discovery
+    }
+
     /// Has the discovery poll now and then, while a lock is held or waited for, or requests are sent.
     pub(super) fn poll_discovery(self: &Arc<Self>) {
         let Some(poller) = self.dialler.discovery.poller() else {

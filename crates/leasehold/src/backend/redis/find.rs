@@ -70,5 +70,6 @@ fn page(reply: &Value) -> Option<FoundPage> {
         cursor: Cursor::of(text(cursor)?.parse().ok()?),
         locks: locks.collect::<Option<_>>()?,
         keys: text(keys)?.parse().ok(),
+        failed: None,
     })
 }

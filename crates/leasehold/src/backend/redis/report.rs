@@ -2,17 +2,18 @@
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join};
 use redis::{Cmd, Value};
 
 use super::{Redis, commands::Commands};
 use crate::{
     backend::{
         Failure,
-        report::{Answers, ServerReport},
+        report::{Answers, ClockOffset, ServerReport},
     },
     clock::Instant,
 };
@@ -31,13 +32,17 @@ impl Redis {
     pub(crate) fn report(&self) -> BoxFuture<'static, ServerReport> {
         let (commands, server) = (self.commands().cloned(), self.shown.to_string());
         Box::pin(async move {
-            let answers = match commands {
-                Some(commands) => ask(&commands).await,
-                None => Ok(Answers::default()),
+            let (answers, sentinels) = match commands {
+                Some(commands) => {
+                    let discovery = commands.connections.discovery();
+                    join(ask(&commands), discovery.views()).await
+                }
+                None => (Ok(Answers::default()), Vec::new()),
             };
             ServerReport {
                 server,
                 votes: None,
+                sentinels,
                 answers,
             }
         })
@@ -51,6 +56,7 @@ async fn ask(commands: &Commands) -> Result<Answers, Failure> {
     let info = allowed(commands, &redis::cmd("INFO")).await?;
     let mut answers = Answers {
         info: info.map(text),
+        in_the_clear: in_the_clear(commands).await,
         ..Answers::default()
     };
     // The server has answered in part: its answers up to here are kept.
@@ -91,7 +97,67 @@ async fn ask_more(commands: &Commands, answers: &mut Answers) -> Result<(), Fail
             answers.trips.push(began.elapsed());
         }
     }
+    answers.clock = clock(commands).await?;
     Ok(())
+}
+
+/// So often the server is asked for its time: the quickest answer tells it best.
+const CLOCK_ASKED: u32 = 5;
+
+/// How far its clock is from this machine's.
+async fn clock(commands: &Commands) -> Result<Option<ClockOffset>, Failure> {
+    let since_1970 = || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        micros(now.unwrap_or_default())
+    };
+    let mut best = None::<ClockOffset>;
+    for _ in 0..CLOCK_ASKED {
+        let (asked, began) = (since_1970(), Instant::now());
+        let Some(time) = allowed(commands, &redis::cmd("TIME")).await? else {
+            return Ok(None);
+        };
+        let half_us = micros(began.elapsed()) / 2;
+        let Ok((secs, us)) = redis::from_redis_value::<(i64, i64)>(time) else {
+            return Ok(None);
+        };
+        let server = secs.saturating_mul(1_000_000).saturating_add(us);
+        let offset = ClockOffset {
+            ahead_us: server.saturating_sub(asked).saturating_sub(half_us),
+            error_us: half_us,
+        };
+        if best.is_none_or(|best| offset.error_us < best.error_us) {
+            best = Some(offset);
+        }
+    }
+    Ok(best)
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Where the server is, if others than those of a private network may read what is said on the way there.
+async fn in_the_clear(commands: &Commands) -> Option<IpAddr> {
+    let found = commands.connections.discovery().find().await.ok()?;
+    if found.target.speaks_tls() {
+        return None;
+    }
+    let address = found.target.address()?;
+    let mut leads_to = tokio::net::lookup_host(address).await.ok()?;
+    leads_to.find_map(|it| Some(it.ip()).filter(|ip| !is_private(*ip)))
+}
+
+/// Whether the address is of this machine, or of a network that the Internet does not lead to.
+fn is_private(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            let [first, second, ..] = ip.octets();
+            // 100.64.0.0/10: between a provider and its customers, as in many clouds.
+            let is_shared = first == 100 && second & 0xc0 == 0x40;
+            ip.is_loopback() || ip.is_private() || ip.is_link_local() || is_shared
+        }
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
 }
 
 /// The answer to a command; `None` if the user may not send it.
@@ -132,4 +198,32 @@ fn slow_commands(log: &Value, now_usec: Option<u64>) -> Vec<(Duration, Duration)
         Some((now.saturating_sub(began), took))
     };
     entries.iter().filter_map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_private_network_is_told_from_the_internet() {
+        for (ip, expected) in [
+            ("127.0.0.1", true),
+            ("10.1.2.3", true),
+            ("172.31.0.1", true),
+            ("172.32.0.1", false),
+            ("192.168.1.1", true),
+            ("169.254.1.1", true),
+            ("100.64.0.1", true),
+            ("100.128.0.1", false),
+            ("8.8.8.8", false),
+            ("::1", true),
+            ("fd00::1", true),
+            ("fe80::1", true),
+            ("::ffff:10.0.0.1", true),
+            ("::ffff:8.8.8.8", false),
+            ("2001:db8::1", false),
+        ] {
+            assert_eq!(is_private(ip.parse().unwrap()), expected, "{ip}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use super::Redis;
 use crate::{
     backend::{ConnectedClients, Reply, ServerFacts, ServerLink, report::ServerReport},
     error::Cause,
+    name::LockId,
     outage::Outage,
 };
 
@@ -48,6 +49,29 @@ impl ServerLink for Redis {
 
     fn reports(&self) -> Vec<BoxFuture<'static, ServerReport>> {
         vec![self.report()]
+    }
+
+    fn can_fail_over(&self) -> Result<(), &'static str> {
+        let discovery = self.commands().map(|it| it.connections.discovery());
+        if discovery.is_some_and(|it| it.wants_primary()) {
+            return Ok(());
+        }
+        Err("one server, whose place no other takes by itself")
+    }
+
+    fn fail_over(&self, _id: &LockId, asks: bool) -> Reply<String> {
+        let (shown, commands) = (self.server(), self.commands().cloned());
+        Box::pin(async move {
+            let Some(commands) = commands else {
+                return Ok(shown);
+            };
+            let discovery = commands.connections.discovery();
+            let primary = discovery.find().await?.target.to_string();
+            if asks {
+                discovery.fail_over().await?;
+            }
+            Ok(primary)
+        })
     }
 
     fn connections(&self) -> Reply<ConnectedClients> {

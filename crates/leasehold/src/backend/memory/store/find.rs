@@ -21,6 +21,7 @@ impl Store {
                 .map(|id| (id.kind, id.name.wire().to_owned()))
                 .collect(),
             keys: u64::try_from(keys).ok(),
+            failed: None,
         }
     }
 }

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, join_all};
 
-use super::{Cluster, slots::slot};
+use super::{
+    Cluster,
+    slots::{replica, slot},
+};
 use crate::{
+    address::shown,
     backend::{
         ConnectedClients, Failure, Reply, ServerLink,
         redis::{router::Route, script_runner::ScriptRunner},
@@ -45,6 +49,28 @@ impl ServerLink for Cluster {
             primaries.push(nodes.any()); // no node has told yet which there are
         }
         primaries.iter().map(|node| node.redis.report()).collect()
+    }
+
+    fn can_fail_over(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    fn fail_over(&self, id: &LockId, asks: bool) -> Reply<String> {
+        let (shared, slot) = (Arc::clone(&self.shared), slot(id.name.wire()));
+        Box::pin(async move {
+            let primary = shared.owner(slot).await?;
+            if asks {
+                let mut ask = redis::cmd("CLUSTER");
+                let nodes = primary.redis.steps.runner.command(ask.arg("SLOTS")).await?;
+                let replica = replica(&nodes, slot, &primary.address);
+                let replica = replica.ok_or_else(|| Failure::NotNow(Arc::new(NoReplica)))?;
+                let replica = shared.nodes.named(replica);
+                let mut ask = redis::cmd("CLUSTER");
+                let runner = &replica.redis.steps.runner;
+                runner.command(ask.arg("FAILOVER")).await?;
+            }
+            Ok(shown(&primary.address))
+        })
     }
 
     fn connections(&self) -> Reply<ConnectedClients> {
@@ -150,3 +176,7 @@ impl ServerLink for Cluster {
         self.shared.nodes.shut();
     }
 }
+
+#[derive(Debug, thiserror::Error)]
+#[error("the primary that has the slot of this name has no replica that could take its place")]
+struct NoReplica;

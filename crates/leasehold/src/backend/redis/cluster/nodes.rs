@@ -205,6 +205,13 @@ impl Nodes {
         primaries
     }
 
+    /// How many slots this node has, as far as is known.
+    pub(super) fn slots_of(&self, node: &Arc<Node>) -> usize {
+        let map = self.map.read();
+        let owners = map.owners.iter().flatten();
+        owners.filter(|owner| Arc::ptr_eq(owner, node)).count()
+    }
+
     /// The nodes that were given.
     pub(super) fn seeds(&self) -> Vec<Arc<Node>> {
         let seeds = self.given.seeds.iter();

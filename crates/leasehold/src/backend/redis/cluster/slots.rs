@@ -84,6 +84,24 @@ pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<SlotRange>
     ranges.iter().map(range).collect()
 }
 
+/// The first replica of the primary that has the slot, of an answer to `CLUSTER SLOTS`, which lists those that are up.
+pub(super) fn replica(reply: &Value, of: u16, answered: &Address) -> Option<Address> {
+    let Value::Array(ranges) = reply else {
+        return None;
+    };
+    ranges.iter().find_map(|range| {
+        let Value::Array(parts) = range else {
+            return None;
+        };
+        let [Value::Int(first), Value::Int(last), _, replica, ..] = parts.as_slice() else {
+            return None;
+        };
+        let has_slot = (*first..=*last).contains(&i64::from(of));
+        let replica = has_slot.then(|| address(replica, answered))?;
+        replica.filter(|(_, port)| *port != 0)
+    })
+}
+
 /// A node without a host of its own is where the one is that answered. A node whose host is not known (`?`) may be known by its number. Without
 /// a port it has no address at all: the node that answered has lost it, or it takes no connections of this sort.
 fn address(node: &Value, (answered, _): &Address) -> Option<Address> {

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use super::ClusterCore;
-use crate::backend::{
-    Failure,
-    find::{FindPage, FoundPage},
-    redis::find,
+use crate::{
+    address::shown,
+    backend::{
+        Failure,
+        find::{Cursor, FindPage, FoundPage},
+        redis::find,
+    },
+    error::Cause,
 };
 
 /// Reads one page of the keys of one node; its cursor tells of which.
@@ -20,13 +24,49 @@ pub(super) async fn page(shared: Arc<ClusterCore>, step: FindPage) -> Result<Fou
     let Some(node) = primaries.get(usize::from(at)) else {
         return Ok(FoundPage::default());
     };
-    let mut page = find::find(&node.redis.steps.runner, &step).await?;
-    // Never more: each has a slot at least, of 16,384.
-    page.cursor.others = u16::try_from(primaries.len() - 1).unwrap_or(u16::MAX);
-    page.cursor.server = match (page.cursor.keys, at == page.cursor.others) {
-        (0, true) => 0,
-        (0, false) => at + 1,
-        _ => at,
+    let here = Cursor {
+        // Never more: each has a slot at least, of 16,384.
+        others: u16::try_from(primaries.len() - 1).unwrap_or(u16::MAX),
+        ..step.cursor
+    };
+    let mut answer = find::find(&node.redis.steps.runner, &step).await;
+    // Its connection may have ended while the client was idle: the next one tells whether the node is there.
+    if answer.as_ref().is_err_and(|failure| !failure.is_final()) {
+        answer = find::find(&node.redis.steps.runner, &step).await;
+    }
+    let mut page = match answer {
+        Ok(page) => page,
+        Err(failure) if here.others == 0 => return Err(failure),
+        // The others may answer: their locks are not to be hidden by this one.
+        Err(failure) => {
+            let (address, slots) = (shown(&node.address), shared.nodes.slots_of(node));
+            let part = |cause| -> Cause {
+                Arc::new(PartMissing {
+                    address,
+                    slots,
+                    cause,
+                })
+            };
+            return Ok(FoundPage {
+                cursor: here.behind_server(),
+                failed: Some(failure.reported_by(part)),
+                ..FoundPage::default()
+            });
+        }
+    };
+    let keys = page.cursor.keys;
+    page.cursor = match keys {
+        0 => here.behind_server(),
+        keys => Cursor { keys, ..here },
     };
     Ok(page)
+}
+
+/// A node has not answered.
+#[derive(Debug, thiserror::Error)]
+#[error("{address}, and so the locks in its {slots} of 16384 slots, are left out: {cause}")]
+struct PartMissing {
+    address: String,
+    slots: usize,
+    cause: Cause,
 }

@@ -18,7 +18,7 @@ use super::{
     target::{Login, Target},
 };
 use crate::{
-    backend::Failure,
+    backend::{Failure, report::SentinelReport},
     background::BackgroundRuntime,
     error::{Cause, Error},
     sentinel::Sentinel,
@@ -122,6 +122,22 @@ impl Discovery {
             return None;
         };
         Some(SentinelPoller(Arc::clone(sentinels)))
+    }
+
+    /// What each of the sentinels says; none where no sentinel is asked.
+    pub(super) async fn views(&self) -> Vec<SentinelReport> {
+        match self {
+            Discovery::At(_) => Vec::new(),
+            Discovery::Sentinels(sentinels) => sentinels.views().await,
+        }
+    }
+
+    /// Has the sentinels put another server in the place of the primary.
+    pub(super) async fn fail_over(&self) -> Result<(), Failure> {
+        match self {
+            Discovery::At(_) => Ok(()),
+            Discovery::Sentinels(sentinels) => sentinels.fail_over().await,
+        }
     }
 
     /// How many sentinels name another primary than the one that is known.

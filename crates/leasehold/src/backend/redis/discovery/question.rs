@@ -22,11 +22,12 @@ use crate::{
         Failure,
         redis::{
             connect::{DialProgress, NoConnection, SubscriptionLink},
-            failure::in_words,
+            failure::{classify, in_words},
             link::Connection,
             pubsub::{Ask, PubSub, Received},
             sharding::Sharding,
         },
+        report::SentinelView,
     },
     durations::humane,
     error::Cause,
@@ -161,6 +162,52 @@ impl Group {
         };
         let old = self.reached((host.to_owned(), port.parse().ok()?));
         (name == self.master).then_some(Unasked::Switch(old))
+    }
+
+    /// Asks one sentinel how it sees the group; `None`: it does not know it.
+    pub(super) async fn view(&self, address: &Address) -> Result<Option<SentinelView>, Failure> {
+        let asked = async {
+            let mut line = self.line(address).await?;
+            let mut questions = redis::pipe();
+            questions.cmd("SENTINEL").arg("MASTER").arg(&self.master);
+            questions.cmd("SENTINEL").arg(CURRENT).arg(&self.master);
+            let answers = line.multiplexed.send_packed_commands(&questions, 0, 2);
+            let mut answers = answers.await.map_err(classify)?.into_iter();
+            let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
+            let (master, current) = (next(), next());
+            let master = match master {
+                Ok(master) => fields(master),
+                Err(error) if error.to_string().contains("No such master") => return Ok(None),
+                Err(error) => return Err(classify(error)),
+            };
+            let current = current.map(redis::from_redis_value::<Address>);
+            let current = current.ok().and_then(Result::ok);
+            let number = |name: &str| {
+                let number = master.get(name).and_then(|it| it.parse().ok());
+                number.unwrap_or(0)
+            };
+            let primary = current.or_else(|| address_in(&master));
+            Ok(primary.map(|primary| SentinelView {
+                primary: shown(&self.reached(primary)),
+                epoch: number("config-epoch"),
+                sentinels: number("num-other-sentinels") + 1,
+                replicas: number("num-slaves"),
+            }))
+        };
+        within(PATIENT_ANSWER, address, asked).await
+    }
+
+    /// Has one sentinel put a replica in the place of the primary.
+    pub(super) async fn fail_over(&self, address: &Address) -> Result<(), Failure> {
+        let asked = async {
+            let mut line = self.line(address).await?;
+            let mut ask = redis::cmd("SENTINEL");
+            ask.arg("FAILOVER").arg(&self.master);
+            let answer = line.multiplexed.send_packed_command(&ask).await;
+            let answer = answer.and_then(Value::extract_error);
+            answer.map(drop).map_err(classify)
+        };
+        within(PATIENT_ANSWER, address, asked).await
     }
 
     /// A connection for questions.

@@ -25,9 +25,11 @@ use super::{
     question::{ANSWER, PATIENT_ANSWER, SentinelAnswer, SilentSentinel, Unasked},
 };
 use crate::{
+    address::shown,
     backend::{
         Failure,
         redis::{link::Connection, pubsub::Received, restart::RestartLog, target::Target},
+        report::SentinelReport,
     },
     background::BackgroundRuntime,
     backoff::Backoff,
@@ -140,6 +142,31 @@ impl Sentinels {
             Some(failure) => failure,
             None => Failure::NotSent(Arc::new(SilentSentinel(ANSWER))),
         })
+    }
+
+    /// Asks each that is known how it sees the group.
+    pub(super) async fn views(&self) -> Vec<SentinelReport> {
+        let all = self.known.lock().addresses();
+        let views = all.iter().map(async |sentinel| SentinelReport {
+            address: shown(sentinel),
+            answer: self.group.view(sentinel).await,
+        });
+        futures_util::future::join_all(views).await
+    }
+
+    /// Asks one sentinel after the other for a failover, until one has begun it.
+    pub(super) async fn fail_over(&self) -> Result<(), Failure> {
+        let all = self.known.lock().addresses();
+        let mut failed = None;
+        for sentinel in all {
+            match self.group.fail_over(&sentinel).await {
+                Ok(()) => return Ok(()),
+                // A refusal says more than the silence of another.
+                Err(failure) if failure.is_final() => failed = Some(failure),
+                Err(failure) => failed = failed.or(Some(failure)),
+            }
+        }
+        Err(failed.unwrap_or_else(|| Failure::NotSent(Arc::new(SilentSentinel(ANSWER)))))
     }
 
     /// Asks those that are up, on connections that are kept, whether they say something else by now.
