@@ -241,7 +241,7 @@ fn a_lock_without_an_end_is_found_beside_a_node_that_is_dead() {
     let settings = ClusterSettings::new().args(&args);
     let mut cluster = Cluster::start_with(Flavor::Redis, settings);
     let name = |i: &u32| format!("legacy:{i}");
-    let left = (0..).find(|i| cluster.primary_of(cluster.slot(&name(i))) != 0);
+    let left = (0..100).find(|i| cluster.primary_of(cluster.slot(&name(i))) != 0);
     let left = name(&left.unwrap());
     let node = cluster.primary_of(cluster.slot(&left));
     let owner = "0d4f0f4e-8f2c-4c2b-9f43-4dbd9bb9f1b6:1";
