@@ -77,8 +77,8 @@ is in it), and how many clients wait for it. It only reads, and looks at all key
 What cannot be told from data is left out: a semaphore of which no permit is out, and a latch, for which no client waits; and another \
 library's lock without an end, or whose value is not like a token. A spin mutex, and a fair one for which no client waits, is listed as a mutex.
 
-The exit status is 0 if the server has answered, whether there are any or none. Any other status is an error, which stderr reports; \
-`leasehold --help` lists them.";
+The exit status is 0 if the server has answered, whether there are any or none; 69 also if a node of a cluster has not: the locks of the others \
+are listed then, and stderr says which part is missing. Any other status is an error, which stderr reports; `leasehold --help` lists them.";
 
 const LS_EXAMPLES: &str = "\
 Examples:

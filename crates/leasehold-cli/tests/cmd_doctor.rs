@@ -12,7 +12,8 @@ use std::{
 
 use common::{Process, SOON, code, leasehold, stderr, stdout};
 use leasehold_testkit::{
-    Cluster, Flavor, Primaries, Proxy, SentinelGroup, SentinelSettings, Server, wait_until,
+    Cluster, ClusterSettings, Flavor, Primaries, Proxy, SentinelGroup, SentinelSettings, Server,
+    wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -230,6 +231,30 @@ fn a_cluster_with_an_open_slot_and_a_dead_node_and_a_majority_without_one_server
                 .map(str::to_owned)
                 .to_vec()
         )
+    );
+}
+
+/// What is wrong at the other nodes is not hidden by one that is dead.
+#[test]
+fn a_lock_without_an_end_is_found_beside_a_node_that_is_dead() {
+    let args = [&["--cluster-require-full-coverage", "no"], &ALWAYS[..]].concat();
+    let settings = ClusterSettings::new().args(&args);
+    let mut cluster = Cluster::start_with(Flavor::Redis, settings);
+    let name = |i: &u32| format!("legacy:{i}");
+    let left = (0..100).find(|i| cluster.primary_of(cluster.slot(&name(i))) != 0);
+    let left = name(&left.unwrap());
+    let node = cluster.primary_of(cluster.slot(&left));
+    let owner = "0d4f0f4e-8f2c-4c2b-9f43-4dbd9bb9f1b6:1";
+    cluster.command(node, &["HSET", &left, owner, "1"]);
+    cluster.kill(cluster.partner(0));
+    cluster.kill(0);
+    let said = stdout(&doctor(
+        &cluster.url(),
+        &["--name", &left.replace("legacy", "free")],
+    ));
+    assert!(
+        said.contains(&format!("locks without an end: {left}")),
+        "{said}"
     );
 }
 

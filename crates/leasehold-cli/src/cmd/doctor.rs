@@ -367,6 +367,8 @@ struct Locks {
     /// Those in whose queues a client stands.
     queued: Vec<Status>,
     looked_at: String,
+    /// Why the keys of a node of a cluster were not looked at.
+    missing: Option<Error>,
 }
 
 /// Looks at the keys; else what is to be said of that.
@@ -377,9 +379,11 @@ async fn look(client: &Client) -> Result<Locks, Found> {
         endless: BTreeSet::new(),
         queued: Vec::new(),
         looked_at: "all keys were looked at".to_owned(),
+        missing: None,
     };
-    let begun = Instant::now();
+    let (begun, mut has_answered) = (Instant::now(), false);
     loop {
+        let before = find.progress();
         if begun.elapsed() > LOOKS_FOR {
             locks.looked_at = format!(
                 "{:.0} % of the keys were looked at",
@@ -390,16 +394,14 @@ async fn look(client: &Client) -> Result<Locks, Found> {
         let page = match find.next().await {
             Ok(Some(page)) => page,
             Ok(None) => break,
-            Err(error) => {
-                let error = error.to_string();
-                let remedy = if error.contains("NOPERM") {
-                    "to list locks, give the user the rules of docs/keys.md"
-                } else {
-                    ""
-                };
-                return Err(Found::fault(Level::NotAllowed, ENDLESS, error, "", remedy));
+            // Of a node: the others may answer.
+            Err(error) if find.progress() > before => {
+                locks.missing = Some(error);
+                continue;
             }
+            Err(error) => return Err(not_listed(&error)),
         };
+        has_answered = true;
         for lock in page {
             locks.many += 1;
             // The permits of a semaphore without leases have none by design.
@@ -412,7 +414,20 @@ async fn look(client: &Client) -> Result<Locks, Found> {
             }
         }
     }
-    Ok(locks)
+    match &locks.missing {
+        Some(error) if !has_answered => Err(not_listed(error)),
+        _ => Ok(locks),
+    }
+}
+
+fn not_listed(error: &Error) -> Found {
+    let error = error.to_string();
+    let remedy = if error.contains("NOPERM") {
+        "to list locks, give the user the rules of docs/keys.md"
+    } else {
+        ""
+    };
+    Found::fault(Level::NotAllowed, ENDLESS, error, "", remedy)
 }
 
 /// The first of these names.
@@ -428,6 +443,11 @@ fn listed(names: &BTreeSet<String>) -> String {
 /// The locks that no crash frees.
 fn endless(locks: &Locks) -> Found {
     let looked_at = &locks.looked_at;
+    if let Some(error) = &locks.missing
+        && locks.endless.is_empty()
+    {
+        return not_listed(error);
+    }
     if locks.endless.is_empty() {
         let what = match locks.many {
             0 => format!("no lock is held; {looked_at}"),
