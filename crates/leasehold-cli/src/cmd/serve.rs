@@ -58,7 +58,7 @@ struct App {
     wake: Arc<Notify>,
 }
 
-/// For whom the server is looked at.
+/// The reasons to look at the server.
 #[derive(Default)]
 struct Viewers {
     last: u64,
