@@ -32,6 +32,9 @@ type library struct {
 	settings string
 }
 
+// Until a call of rueidislock that does not come back is made again.
+const rueidislockPatience = time.Second
+
 func open(word, address string, lease time.Duration) (library, error) {
 	ctx := context.Background()
 	switch word {
@@ -42,12 +45,29 @@ func open(word, address string, lease time.Duration) (library, error) {
 			NoLoopTracking: true,
 			KeyValidity:    lease, // 0: its default
 		})
-		take := func(name string, _ time.Duration) (func() error, error) {
-			_, cancel, err := locker.WithContext(ctx, name)
-			return func() error { cancel(); return nil }, err
+		take := func(name string, ttl time.Duration) (func() error, error) {
+			if ttl > 0 { // not in `work`
+				_, cancel, err := locker.WithContext(ctx, name)
+				return func() error { cancel(); return nil }, err
+			}
+			for {
+				// An attempt that took longer than its TryNextAfter may wait for ever. A deadline would be one of the hold, too.
+				asked, giveUp := context.WithCancel(ctx)
+				patience := time.AfterFunc(rueidislockPatience, giveUp)
+				_, cancel, err := locker.WithContext(asked, name)
+				if err == nil && patience.Stop() {
+					return func() error { cancel(); giveUp(); return nil }, nil
+				}
+				giveUp()
+				if err == nil {
+					cancel() // too late: its hold has ended with its call
+				} else if !errors.Is(err, context.Canceled) {
+					return nil, err
+				}
+			}
 		}
 		return library{take, 0, []string{"github.com/redis/rueidis"},
-			"lease 5 s, renewed each 2.5 s; waiters are woken; one server, `NoLoopTracking`"}, err
+			"lease 5 s, renewed each 2.5 s; waiters are woken; one server, `NoLoopTracking`. An attempt that takes longer than its 20 ms (`TryNextAfter`) may never be woken: called again after 1 s"}, err
 	case "redsync":
 		locks := redsync.New(goredis.NewPool(client.NewClient(&client.Options{Addr: address})))
 		take := func(name string, ttl time.Duration) (func() error, error) {

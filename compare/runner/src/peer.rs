@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     process::{Child, ChildStdin, Command, Stdio},
-    sync::mpsc::{Receiver, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
     time::Duration,
 };
 
@@ -114,7 +114,10 @@ impl Process {
     pub(crate) fn answer(&self, word: &str, within: Duration) -> Result<String, Failure> {
         loop {
             let line = self.answers.recv_timeout(within);
-            let line = line.map_err(|error| format!("no {word:?} within {within:?}: {error}"))?;
+            let line = line.map_err(|error| match error {
+                RecvTimeoutError::Timeout => format!("no answer within {within:?}"),
+                RecvTimeoutError::Disconnected => "its process has ended".to_owned(),
+            })?;
             if line.starts_with("failed") {
                 return Err(line.into());
             }

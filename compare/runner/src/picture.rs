@@ -22,6 +22,8 @@ const ROW: u32 = 17;
 /// Of a panel: its heading and its scale.
 const AROUND: u32 = 52;
 const NAMES: i32 = 96;
+/// A server that hears nothing has no place on a logarithmic scale.
+const LEAST: f64 = 1e-3;
 
 pub(crate) struct Colours {
     ground: RGBColor,
@@ -63,6 +65,18 @@ fn text(size: i32, colour: &RGBColor, style: FontStyle) -> TextStyle<'_> {
     TextStyle::from(font).color(colour)
 }
 
+/// A power of ten, without the digits that a figure would have.
+fn scale(value: f64) -> String {
+    let shown = figure(value);
+    match shown.split_once('.') {
+        Some((_, rest)) if rest.contains(|digit| digit != '0') => {
+            shown.trim_end_matches('0').into()
+        }
+        Some((whole, _)) => whole.into(),
+        None => shown,
+    }
+}
+
 pub(crate) fn draw(path: &Path, colours: &Colours, field: &Field) -> Result<(), Failure> {
     let rows = u32::try_from(field.contenders.len())?;
     let lines = u32::try_from(SPEED.len().div_ceil(2))?;
@@ -91,10 +105,9 @@ fn panel(
         .map(|of| of.library)
         .zip(cells)
         .collect();
-    // A server that hears nothing has no place on this scale.
     let shown = cells
         .iter()
-        .filter_map(|(_, cell)| Some(cell.as_ref()?.value.max(1e-3)));
+        .filter_map(|(_, cell)| Some(cell.as_ref()?.value.max(LEAST)));
     let (low, high) = shown.fold((f64::MAX, f64::MIN), |(low, high), value| {
         (low.min(value), high.max(value))
     });
@@ -128,29 +141,32 @@ fn panel(
         .configure_mesh()
         .disable_y_mesh()
         .disable_y_axis()
-        .light_line_style(colours.ground)
         .bold_line_style(colours.line)
         .axis_style(colours.line)
         .x_labels(4)
-        .x_label_formatter(&|value| {
-            figure(*value)
-                .trim_end_matches('0')
-                .trim_end_matches('.')
-                .to_owned()
-        })
+        .max_light_lines(0)
+        .x_label_formatter(&|value| scale(*value))
         .x_label_style(text(10, &colours.dim, FontStyle::Normal))
         .draw()?;
     for (row, (library, cell)) in cells.iter().enumerate() {
         let at = (cells.len() - row) as f64 - 0.5;
-        let Some(cell) = cell else { continue };
-        let value = cell.value.max(1e-3);
-        let ours = row == 0;
-        let (colour, style) = match (ours, cell.ahead) {
-            (true, _) => (&colours.ours, FontStyle::Bold),
-            (false, true) => (&colours.ink, FontStyle::Bold),
-            (false, false) => (&colours.dim, FontStyle::Normal),
+        let (colour, style) = match cell {
+            _ if row == 0 => (&colours.ours, FontStyle::Bold),
+            Some(cell) if cell.ahead => (&colours.ink, FontStyle::Bold),
+            _ => (&colours.dim, FontStyle::Normal),
         };
         let plot = chart.plotting_area();
+        plot.draw(
+            &(EmptyElement::at((low, at))
+                + Text::new(*library, (-NAMES, -5), text(12, colour, style))),
+        )?;
+        let Some(cell) = cell else {
+            plot.draw(
+                &(EmptyElement::at((low, at)) + Text::new("–", (9, -5), text(11, colour, style))),
+            )?;
+            continue;
+        };
+        let value = cell.value.max(LEAST);
         plot.draw(&PathElement::new(
             [(low, at), (value, at)],
             colour.stroke_width(1),
@@ -158,11 +174,7 @@ fn panel(
         plot.draw(&Circle::new((value, at), 4, colour.filled()))?;
         plot.draw(
             &(EmptyElement::at((value, at))
-                + Text::new(figure(cell.value), (9, -6), text(11, colour, style))),
-        )?;
-        plot.draw(
-            &(EmptyElement::at((low, at))
-                + Text::new(*library, (-NAMES, -6), text(12, colour, style))),
+                + Text::new(figure(cell.value), (9, -5), text(11, colour, style))),
         )?;
     }
     Ok(())

@@ -1,6 +1,12 @@
 //! The workloads, and whose turn it is.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, thread::sleep, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use crate::{
     Failure,
@@ -19,8 +25,39 @@ pub(crate) const IDLE_TASKS: usize = 16;
 pub(crate) const KILL_LEASE_MS: u64 = 3_000;
 /// Longer than a waiter is held up here, for libraries that do not renew.
 const LONG_LEASE_MS: u64 = 120_000;
-/// A library that needs longer for an answer than its window and this is left out.
-const PATIENCE: Duration = Duration::from_secs(45);
+/// No round begins after this: a machine that is slower makes fewer.
+const LAST_ROUND: Duration = Duration::from_secs(8 * 60);
+/// A library that needs longer for an answer than its window and this has failed.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Processes, tasks of each, and the names that these share.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    processes: usize,
+    tasks: usize,
+    names: usize,
+}
+
+const PAIR: Shape = Shape {
+    processes: 1,
+    tasks: 1,
+    names: 1,
+};
+const NAMES: Shape = Shape {
+    processes: 1,
+    tasks: 100,
+    names: 100,
+};
+const HOT: Shape = Shape {
+    processes: 1,
+    tasks: HOT_TASKS,
+    names: 1,
+};
+const FOUR: Shape = Shape {
+    processes: PROCESSES,
+    tasks: HOT_TASKS / PROCESSES,
+    names: 1,
+};
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +70,9 @@ pub(crate) struct Plan {
 }
 
 pub(crate) const FULL: Plan = Plan {
-    rounds: 4,
-    window_ms: 2_000,
-    hand_overs: 14,
+    rounds: 5,
+    window_ms: 1_200,
+    hand_overs: 12,
     // Three times the interval at which a waiter of ours asks again.
     idle: Duration::from_secs(36),
     kills: 3,
@@ -59,6 +96,8 @@ pub(crate) struct Contender {
     /// Updates of the counter that were lost, and all that were made.
     pub(crate) lost: u64,
     pub(crate) counted: u64,
+    /// What it did not get through, by the kind of turn, and why.
+    pub(crate) failures: BTreeMap<&'static str, String>,
     server: Server,
     processes: Vec<Process>,
 }
@@ -80,6 +119,7 @@ impl Contender {
             figures: BTreeMap::new(),
             lost: 0,
             counted: 0,
+            failures: BTreeMap::new(),
             server,
             processes: Vec::new(),
         };
@@ -91,6 +131,12 @@ impl Contender {
             .settings
             .clone_from(&contender.processes[0].settings);
         Ok(contender)
+    }
+
+    /// With another server, since a turn that failed may have left locks on this one.
+    fn begin_anew(&mut self, cores: &Cores) -> Result<(), Failure> {
+        self.server = Server::start(cores)?;
+        self.start_processes(0, cores)
     }
 
     fn start_processes(&mut self, lease_ms: u64, cores: &Cores) -> Result<(), Failure> {
@@ -115,14 +161,12 @@ impl Contender {
     }
 
     /// Tasks of the first so many processes take their names and give them back. Where they have a name in common, they count under it.
-    fn work(
-        &mut self,
-        name: &str,
-        processes: usize,
-        tasks: usize,
-        names: usize,
-        ms: u64,
-    ) -> Result<Window, Failure> {
+    fn work(&mut self, name: &str, shape: Shape, ms: u64) -> Result<Window, Failure> {
+        let Shape {
+            processes,
+            tasks,
+            names,
+        } = shape;
         let path = PathBuf::from("target/compare").join(format!("counter.{}", std::process::id()));
         let file = if names == 1 && tasks * processes > 1 {
             path.to_str().unwrap_or("-")
@@ -158,29 +202,28 @@ impl Contender {
     }
 
     /// The same with the server's CPU for each hold, in µs.
-    fn timed(&mut self, name: &str, shape: [usize; 3], ms: u64) -> Result<(Window, f64), Failure> {
-        let [processes, tasks, names] = shape;
+    fn timed(&mut self, name: &str, shape: Shape, ms: u64) -> Result<(Window, f64), Failure> {
         let before = self.server.cpu()?;
-        let window = self.work(name, processes, tasks, names, ms)?;
+        let window = self.work(name, shape, ms)?;
         let each = (self.server.cpu()? - before) / each(window.all);
         Ok((window, each))
     }
 
     fn pair(&mut self, plan: Plan) -> Result<(), Failure> {
-        let (window, cpu) = self.timed("pair", [1, 1, 1], plan.window_ms)?;
+        let (window, cpu) = self.timed("pair", PAIR, plan.window_ms)?;
         self.find("pair", window.per_second);
         self.find("pair_cpu", cpu);
         Ok(())
     }
 
     fn names(&mut self, plan: Plan) -> Result<(), Failure> {
-        let (window, _) = self.timed("names", [1, 100, 100], plan.window_ms)?;
+        let (window, _) = self.timed("names", NAMES, plan.window_ms)?;
         self.find("names", window.per_second);
         Ok(())
     }
 
     fn hot(&mut self, plan: Plan) -> Result<(), Failure> {
-        let (window, cpu) = self.timed("hot", [1, HOT_TASKS, 1], plan.window_ms)?;
+        let (window, cpu) = self.timed("hot", HOT, plan.window_ms)?;
         self.find("hot", window.per_second);
         self.find("hot_cpu", cpu);
         self.find("hot_longest", window.longest_ms);
@@ -188,8 +231,7 @@ impl Contender {
     }
 
     fn hot_in_four(&mut self, plan: Plan) -> Result<(), Failure> {
-        let shape = [PROCESSES, HOT_TASKS / PROCESSES, 1];
-        let (window, _) = self.timed("four", shape, plan.window_ms)?;
+        let (window, _) = self.timed("four", FOUR, plan.window_ms)?;
         self.find("four", window.per_second);
         self.find("four_longest", window.longest_ms);
         Ok(())
@@ -218,29 +260,26 @@ impl Contender {
         Ok(())
     }
 
-    /// Not measured: a JVM compiles, connections open. Meanwhile the commands are counted, which slows the server down.
-    fn warm_up(&mut self, plan: Plan) -> Result<(), Failure> {
-        for (figure, name, [processes, tasks, names]) in [
-            ("pair_commands", "pair", [1, 1, 1]),
-            ("hot_commands", "hot", [1, HOT_TASKS, 1]),
-            (
-                "four_commands",
-                "four",
-                [PROCESSES, HOT_TASKS / PROCESSES, 1],
-            ),
-        ] {
-            // What is said once, when the first name is taken, counts for none of them.
-            self.work(name, processes, tasks, names, plan.window_ms / 4)?;
-            let watch = self.server.watch()?;
-            let window = self.work(name, processes, tasks, names, plan.window_ms / 2)?;
-            let sent = watch.end()? as f64;
-            self.find(figure, sent / each(window.all));
-        }
-        self.work("names", 1, 100, 100, plan.window_ms / 2)?;
+    /// Not measured by the clock: a JVM compiles, connections open. The commands for each hold are counted, which slows the server down.
+    fn count(
+        &mut self,
+        figure: &'static str,
+        name: &str,
+        shape: Shape,
+        plan: Plan,
+    ) -> Result<(), Failure> {
+        // What is said once, when the first name is taken, counts for none of them.
+        self.work(name, shape, plan.window_ms / 4)?;
+        let watch = self.server.watch()?;
+        let window = self.work(name, shape, plan.window_ms / 2)?;
+        let sent = watch.end()? as f64;
+        self.find(figure, sent / each(window.all));
         Ok(())
     }
 
     fn stand_idle(&mut self) -> Result<(), Failure> {
+        // The connections of the others would say that they are there.
+        self.processes.truncate(2);
         self.processes[0].order(&format!("take idle 1 {LONG_LEASE_MS}"))?;
         self.processes[0].instant("got", PATIENCE)?;
         self.processes[1].order(&format!("take idle {IDLE_TASKS} {LONG_LEASE_MS}"))
@@ -272,22 +311,39 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
 #[derive(Debug, Default)]
 pub(crate) struct Field {
     pub(crate) contenders: Vec<Contender>,
+    /// That were played to the end.
+    pub(crate) rounds: usize,
     pub(crate) left_out: Vec<(String, String)>,
 }
 
 impl Field {
-    /// Each in its turn. A library that fails is out from here on.
-    fn each(&mut self, mut turn: impl FnMut(&mut Contender) -> Result<(), Failure>) {
+    /// Each in its turn of this kind. Where a library fails, it begins anew, and has no more turns of this kind.
+    fn each(
+        &mut self,
+        kind: &'static str,
+        cores: &Cores,
+        mut turn: impl FnMut(&mut Contender) -> Result<(), Failure>,
+    ) {
         for mut contender in std::mem::take(&mut self.contenders) {
-            match turn(&mut contender) {
+            let began_anew = if contender.failures.contains_key(kind) {
+                Ok(())
+            } else if let Err(failure) = turn(&mut contender) {
+                eprintln!("  {}, {kind}: {failure}", contender.library);
+                contender.failures.insert(kind, failure.to_string());
+                contender.begin_anew(cores)
+            } else {
+                Ok(())
+            };
+            match began_anew {
                 Ok(()) => self.contenders.push(contender),
-                Err(failure) => {
-                    eprintln!("  {} is left out: {failure}", contender.library);
-                    self.left_out
-                        .push((contender.library.into(), failure.to_string()));
-                }
+                Err(failure) => self.leave_out(contender.library, &*failure),
             }
         }
+    }
+
+    fn leave_out(&mut self, library: &str, failure: &dyn std::error::Error) {
+        eprintln!("  {library} is left out: {failure}");
+        self.left_out.push((library.into(), failure.to_string()));
     }
 
     pub(crate) fn enter(&mut self, library: &'static str, cores: &Cores) {
@@ -302,33 +358,50 @@ impl Field {
 
     pub(crate) fn run(&mut self, plan: Plan, cores: &Cores, say: &dyn Fn(&str)) {
         say("warming up, and counting commands");
-        self.each(|contender| contender.warm_up(plan));
+        for (figure, name, shape) in [
+            ("pair_commands", "pair", PAIR),
+            ("hot_commands", "hot", HOT),
+            ("four_commands", "four", FOUR),
+        ] {
+            self.each(figure, cores, |contender| {
+                contender.count(figure, name, shape, plan)
+            });
+        }
+        self.each("names", cores, |contender| {
+            contender.work("names", NAMES, plan.window_ms / 2).map(drop)
+        });
+        let began = Instant::now();
         for round in 1..=plan.rounds {
+            if began.elapsed() > LAST_ROUND {
+                say("this machine is slow: no more rounds");
+                break;
+            }
             say(&format!("round {round} of {}", plan.rounds));
-            self.each(|contender| contender.pair(plan));
-            self.each(|contender| contender.names(plan));
-            self.each(|contender| contender.hot(plan));
-            self.each(|contender| contender.hot_in_four(plan));
-            self.each(|contender| contender.hand_over(plan));
+            self.each("pair", cores, |contender| contender.pair(plan));
+            self.each("names", cores, |contender| contender.names(plan));
+            self.each("hot", cores, |contender| contender.hot(plan));
+            self.each("four", cores, |contender| contender.hot_in_four(plan));
+            self.each("hand_over", cores, |contender| contender.hand_over(plan));
+            self.rounds = round;
         }
         say(&format!("idle waiters, of all at a time: {:?}", plan.idle));
-        self.idle(plan);
+        self.idle(plan, cores);
         say("killed holders, of all at a time");
         self.kills(plan, cores);
     }
 
     /// Nothing is fast here, so all stand side by side, each on its own server.
-    fn idle(&mut self, plan: Plan) {
-        self.each(Contender::stand_idle);
+    fn idle(&mut self, plan: Plan, cores: &Cores) {
+        self.each("idle", cores, Contender::stand_idle);
         // Until all of them wait.
         sleep(Duration::from_secs(2));
         let mut watches = BTreeMap::new();
-        self.each(|contender| {
+        self.each("idle", cores, |contender| {
             watches.insert(contender.library, contender.server.watch()?);
             Ok(())
         });
         sleep(plan.idle);
-        self.each(|contender| {
+        self.each("idle", cores, |contender| {
             let watch = watches
                 .remove(contender.library)
                 .ok_or("it was not watched")?;
@@ -339,18 +412,19 @@ impl Field {
     }
 
     fn kills(&mut self, plan: Plan, cores: &Cores) {
-        self.each(|contender| contender.start_processes(KILL_LEASE_MS, cores));
-        // A server forgets the holder of before when its lease has run out; these have other names.
+        self.each("kill", cores, |contender| {
+            contender.start_processes(KILL_LEASE_MS, cores)
+        });
         for kill in 0..plan.kills.min(PROCESSES - 1) {
-            self.each(|contender| contender.stand_before_kill(kill));
+            self.each("kill", cores, |contender| contender.stand_before_kill(kill));
             // Until all of them wait, and sooner than any renewal.
             sleep(Duration::from_millis(150));
             let mut killed = BTreeMap::new();
-            self.each(|contender| {
+            self.each("kill", cores, |contender| {
                 killed.insert(contender.library, now());
                 contender.processes[kill].kill()
             });
-            self.each(|contender| {
+            self.each("kill", cores, |contender| {
                 let got = contender.processes[PROCESSES - 1].instant("got", PATIENCE)?;
                 let at = killed
                     .remove(contender.library)

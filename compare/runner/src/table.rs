@@ -67,6 +67,11 @@ pub(crate) struct Cell {
 
 pub(crate) fn cell(of: &Contender, first: &Contender, column: &Column) -> Option<Cell> {
     let (own, theirs) = (of.figures.get(column.key)?, first.figures.get(column.key)?);
+    Some(beside(own, theirs, column.more))
+}
+
+/// Round by round.
+fn beside(own: &[f64], theirs: &[f64], more: bool) -> Cell {
     let mut ratios: Vec<f64> = own
         .iter()
         .zip(theirs)
@@ -75,16 +80,12 @@ pub(crate) fn cell(of: &Contender, first: &Contender, column: &Column) -> Option
     let ratio = median(&mut ratios);
     // As it is printed: a tie is not ahead.
     let printed = (ratio * 100.0).round() / 100.0;
-    let ahead = if column.more {
-        printed > 1.0
-    } else {
-        printed < 1.0
-    };
-    Some(Cell {
-        value: median(&mut own.clone()),
+    let ahead = if more { printed > 1.0 } else { printed < 1.0 };
+    Cell {
+        value: median(&mut own.to_vec()),
         ratio,
         ahead,
-    })
+    }
 }
 
 /// Three digits that count, and thousands apart.
@@ -154,6 +155,30 @@ fn lost(of: &Contender) -> String {
     }
 }
 
+/// What stands behind a `–`.
+fn failures(field: &Field) -> String {
+    let mut text = String::new();
+    for of in &field.contenders {
+        for (kind, reason) in &of.failures {
+            let column = SPEED.iter().chain(&COST).find(|column| column.key == *kind);
+            let heading = column.map_or(*kind, |column| column.heading);
+            let _ = writeln!(
+                text,
+                "- {}, {heading}: {}.",
+                of.library,
+                reason.replace('\n', " ")
+            );
+        }
+    }
+    if text.is_empty() {
+        text
+    } else {
+        format!(
+            "\nWhere a library did not get through, and so has no figure or those of fewer rounds:\n\n{text}"
+        )
+    }
+}
+
 fn picture() -> String {
     let alt = "A dot for each library and workload, on logarithmic scales. The table below has the figures.";
     format!(
@@ -165,10 +190,10 @@ pub(crate) fn section(field: &Field, cores: &Cores, plan: Plan) -> Result<String
     let server = field.contenders[0].redis_version()?;
     let (date, processor) = (date(), processor());
     let mut text = format!(
-        "{BEGIN}\n{date}; {processor}; redis-server {server} on loopback, without persistence; {}; {} rounds of {} s for each library and workload, in turns, of which the medians are shown. In brackets: \
-         how many times Leasehold's figure, in the median of the rounds. **Bold: ahead of Leasehold.**\n\n",
+        "{BEGIN}\n{date}; {processor}; redis-server {server} on loopback, without persistence; {}; medians of {} rounds, in which each library has {} s for each workload, in turns. In brackets: \
+         how many times Leasehold's figure of the same round. **Bold: ahead of Leasehold.**\n\n",
         cores.told(),
-        plan.rounds,
+        field.rounds,
         plan.window_ms as f64 / 1e3,
     );
     text += &picture();
@@ -197,6 +222,7 @@ pub(crate) fn section(field: &Field, cores: &Cores, plan: Plan) -> Result<String
             reason.replace(['|', '\n'], " ")
         );
     }
+    text += &failures(field);
     text += END;
     Ok(text)
 }
@@ -253,7 +279,17 @@ pub(crate) fn agreement(path: &Path, field: &Field) -> Result<String, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::{figure, weave};
+    use super::{beside, figure, weave};
+
+    #[test]
+    fn who_is_ahead_is_said_round_by_round_and_a_tie_is_not() {
+        // A machine that is slow in one round is so for both.
+        let faster = beside(&[110.0, 11.0, 220.0], &[100.0, 10.0, 200.0], true);
+        assert!(faster.ahead && (faster.ratio - 1.1).abs() < 1e-9);
+        assert!(!beside(&[110.0], &[100.0], false).ahead);
+        assert!(beside(&[90.0], &[100.0], false).ahead);
+        assert!(!beside(&[100.4], &[100.0], true).ahead);
+    }
 
     #[test]
     fn figures_have_three_digits_or_thousands() {
