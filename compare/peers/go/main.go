@@ -264,8 +264,16 @@ func main() {
 		panic(err)
 	}
 	fmt.Printf("ready\t%s\t%s\n", versions(l.module), l.settings)
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		answer, err := l.obey(lines.Text())
+	// The process ends with its input in any case, also while tasks wait for a server that has ended with the runner.
+	orders := make(chan string, 100) // more than are sent during one
+	go func() {
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			orders <- lines.Text()
+		}
+		os.Exit(0)
+	}()
+	for order := range orders {
+		answer, err := l.obey(order)
 		if err != nil {
 			answer = fmt.Sprint("failed ", err)
 		}

@@ -94,10 +94,11 @@ function obey([order, name, ...rest]) {
   }
 }
 
-const version = (name) => JSON.parse(readFileSync(new URL(`node_modules/${name}/package.json`, import.meta.url))).version;
+const version = (name) => JSON.parse(readFileSync(new URL(`node_modules/${name}/package.json`, import.meta.url))).version.replace(/^v/, "");
 const SETTINGS = "`using` of 5 s, renewed 0.5 s before the end; asks again after 200 to 400 ms, gives up after 10 times and is called again";
 console.log(`ready\t${version("redlock")}, ioredis ${version("ioredis")}\t${SETTINGS}`);
-for await (const line of createInterface({ input: process.stdin })) {
+const lines = createInterface({ input: process.stdin });
+lines.on("line", async (line) => {
   let answer;
   try {
     answer = await obey(line.split(" "));
@@ -105,5 +106,6 @@ for await (const line of createInterface({ input: process.stdin })) {
     answer = `failed ${failure}`;
   }
   if (answer !== undefined) console.log(answer);
-}
-process.exit(0);
+});
+// In any case, also while tasks wait for a server that has ended with the runner.
+lines.on("close", () => process.exit(0));

@@ -1,6 +1,7 @@
 """A process that locks with redis-py's Lock, as it is told on its standard input (compare/README.md). A task is a thread."""
 
 import os
+import queue
 import sys
 import threading
 import time
@@ -82,10 +83,21 @@ def obey(order, *rest):
 
 
 say(f"ready\t{redis.__version__}\tno end, not renewed; asks again each 100 ms")
+orders = queue.SimpleQueue()
+
+
+def obey_all():
+    while True:
+        try:
+            answer = obey(*orders.get().split())
+        except Exception as failure:
+            answer = f"failed {failure!r}"
+        if answer is not None:
+            say(answer)
+
+
+threading.Thread(target=obey_all, daemon=True).start()
 for line in sys.stdin:
-    try:
-        answer = obey(*line.split())
-    except Exception as failure:
-        answer = f"failed {failure!r}"
-    if answer is not None:
-        say(answer)
+    orders.put(line)
+# In any case, also while tasks wait for a server that has ended with the runner.
+os._exit(0)

@@ -56,7 +56,7 @@ fn listed(cores: &str) -> Vec<u32> {
     ranges.flatten().collect()
 }
 
-/// Microseconds of CLOCK_MONOTONIC.
+/// Microseconds of `CLOCK_MONOTONIC`.
 pub(crate) fn now() -> i64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec * 1_000_000 + now.tv_nsec / 1_000

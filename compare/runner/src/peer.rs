@@ -25,7 +25,7 @@ pub(crate) const LIBRARIES: [&str; 8] = [
 pub(crate) const NOTHING: &str = "nothing";
 
 /// Until a process is ready: a JVM on a busy core takes seconds.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_mins(1);
 
 /// What starts it, but for its arguments. Paths are those of the repository, where compare/run stands.
 fn command(library: &str, cores: &Cores) -> Result<Command, Failure> {

@@ -26,7 +26,7 @@ pub(crate) const KILL_LEASE_MS: u64 = 3_000;
 /// Longer than a waiter is held up here, for libraries that do not renew.
 const LONG_LEASE_MS: u64 = 120_000;
 /// No round begins after this: a machine that is slower makes fewer.
-const LAST_ROUND: Duration = Duration::from_secs(8 * 60);
+const LAST_ROUND: Duration = Duration::from_mins(8);
 /// A library that needs longer for an answer than its window and this has failed.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -62,7 +62,9 @@ const FOUR: Shape = Shape {
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    pub(crate) rounds: usize,
+    /// Rounds before those that count: a JVM compiles what it has seen often.
+    warm_ups: usize,
+    rounds: usize,
     pub(crate) window_ms: u64,
     pub(crate) hand_overs: usize,
     pub(crate) idle: Duration,
@@ -70,7 +72,8 @@ pub(crate) struct Plan {
 }
 
 pub(crate) const FULL: Plan = Plan {
-    rounds: 5,
+    warm_ups: 1,
+    rounds: 4,
     window_ms: 1_200,
     hand_overs: 12,
     // Three times the interval at which a waiter of ours asks again.
@@ -79,6 +82,7 @@ pub(crate) const FULL: Plan = Plan {
 };
 
 pub(crate) const QUICK: Plan = Plan {
+    warm_ups: 0,
     rounds: 1,
     window_ms: 300,
     hand_overs: 3,
@@ -311,7 +315,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
 #[derive(Debug, Default)]
 pub(crate) struct Field {
     pub(crate) contenders: Vec<Contender>,
-    /// That were played to the end.
+    /// That count.
     pub(crate) rounds: usize,
     pub(crate) left_out: Vec<(String, String)>,
 }
@@ -371,18 +375,25 @@ impl Field {
             contender.work("names", NAMES, plan.window_ms / 2).map(drop)
         });
         let began = Instant::now();
-        for round in 1..=plan.rounds {
+        for round in 1..=plan.warm_ups + plan.rounds {
             if began.elapsed() > LAST_ROUND {
                 say("this machine is slow: no more rounds");
                 break;
             }
-            say(&format!("round {round} of {}", plan.rounds));
+            say(&format!("round {round} of {}", plan.warm_ups + plan.rounds));
             self.each("pair", cores, |contender| contender.pair(plan));
             self.each("names", cores, |contender| contender.names(plan));
             self.each("hot", cores, |contender| contender.hot(plan));
             self.each("four", cores, |contender| contender.hot_in_four(plan));
             self.each("hand_over", cores, |contender| contender.hand_over(plan));
-            self.rounds = round;
+            if round <= plan.warm_ups {
+                for contender in &mut self.contenders {
+                    contender
+                        .figures
+                        .retain(|figure, _| figure.ends_with("_commands"));
+                }
+            }
+            self.rounds = round.saturating_sub(plan.warm_ups);
         }
         say(&format!("idle waiters, of all at a time: {:?}", plan.idle));
         self.idle(plan, cores);

@@ -11,8 +11,10 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{
-    io::{AsyncBufReadExt as _, BufReader, stdin},
-    sync::oneshot,
+    sync::{
+        mpsc::{UnboundedReceiver, unbounded_channel},
+        oneshot,
+    },
     task::JoinSet,
 };
 
@@ -241,9 +243,9 @@ async fn main() -> Result<(), Failure> {
     let (version, settings) = library.described();
     say(&format!("ready\t{version}\t{settings}"));
     let frees = Frees::default();
-    let mut lines = BufReader::new(stdin()).lines();
+    let mut lines = lines();
     // Not `block_on`'s own thread for the work: tasks run where they run in real life.
-    while let Some(line) = lines.next_line().await? {
+    while let Some(line) = lines.recv().await {
         let (library, frees) = (Arc::clone(&library), Arc::clone(&frees));
         let obeyed = tokio::spawn(async move { obey(&library, &frees, &line).await }).await?;
         match obeyed {
@@ -252,5 +254,18 @@ async fn main() -> Result<(), Failure> {
             Err(failure) => say(&format!("failed {failure}")),
         }
     }
-    std::process::exit(0);
+    Ok(())
+}
+
+/// The orders. The process ends with its input in any case, also while tasks wait for a server that has ended with the runner.
+fn lines() -> UnboundedReceiver<String> {
+    let (send, lines) = unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines().map_while(Result::ok) {
+            // Fails while the process ends.
+            let _ = send.send(line);
+        }
+        std::process::exit(0);
+    });
+    lines
 }

@@ -34,17 +34,23 @@ public final class Peer {
             + Redisson.class.getPackage().getImplementationVersion()
             + "\tlease 30 s, renewed each 10 s; waiters are woken");
     BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+    ExecutorService orders = Executors.newSingleThreadExecutor();
     for (String line = in.readLine(); line != null; line = in.readLine()) {
-      try {
-        String answer = obey(redisson, line.split(" "));
-        if (answer != null) {
-          System.out.println(answer);
-        }
-      } catch (Exception failure) {
-        System.out.println("failed " + failure);
-      }
+      String[] words = line.split(" ");
+      orders.submit(
+          () -> {
+            try {
+              String answer = obey(redisson, words);
+              if (answer != null) {
+                System.out.println(answer);
+              }
+            } catch (Exception failure) {
+              System.out.println("failed " + failure);
+            }
+          });
     }
-    System.exit(0);
+    // In any case, also while tasks wait for a server that has ended with the runner.
+    Runtime.getRuntime().halt(0);
   }
 
   private static String obey(RedissonClient redisson, String[] words) throws Exception {
