@@ -19,6 +19,8 @@ pub(crate) struct Column {
     pub(crate) heading: &'static str,
     /// Whether more is better.
     pub(crate) more: bool,
+    /// Whether two runs agree in its ratio: in that of the one longest wait of a round they do not.
+    steady: bool,
 }
 
 const fn more(key: &'static str, heading: &'static str) -> Column {
@@ -26,6 +28,7 @@ const fn more(key: &'static str, heading: &'static str) -> Column {
         key,
         heading,
         more: true,
+        steady: true,
     }
 }
 
@@ -34,6 +37,16 @@ const fn less(key: &'static str, heading: &'static str) -> Column {
         key,
         heading,
         more: false,
+        steady: true,
+    }
+}
+
+const fn longest(key: &'static str, heading: &'static str) -> Column {
+    Column {
+        key,
+        heading,
+        more: false,
+        steady: false,
     }
 }
 
@@ -53,8 +66,8 @@ const COST: [Column; 7] = [
     less("four_commands", "hot name, four processes: commands"),
     less("pair_cpu", "one task: server µs"),
     less("hot_cpu", "hot name, one process: server µs"),
-    less("hot_longest", "hot name, one process: longest wait, ms"),
-    less("four_longest", "hot name, four processes: longest wait, ms"),
+    longest("hot_longest", "hot name, one process: longest wait, ms"),
+    longest("four_longest", "hot name, four processes: longest wait, ms"),
 ];
 
 /// A library's figure, and its ratio to the first one's.
@@ -131,7 +144,12 @@ fn table(field: &Field, columns: &[Column], last: Option<&dyn Fn(&Contender) -> 
                 Some(cell) => {
                     let (value, ratio) = (figure(cell.value), figure(cell.ratio));
                     let mark = if cell.ahead { "**" } else { "" };
-                    write!(text, " {mark}{value}{mark} ({ratio}) |")
+                    let ratio = if column.steady {
+                        format!(" ({ratio})")
+                    } else {
+                        String::new()
+                    };
+                    write!(text, " {mark}{value}{mark}{ratio} |")
                 }
             };
         }
@@ -235,11 +253,11 @@ pub(crate) fn weave(page: &str, section: &str) -> Result<String, Failure> {
     Ok(format!("{before}{section}{after}"))
 }
 
-/// Compares the ratios of the first table with those of the last run, which are in the file, and writes these there.
+/// Compares the ratios with those of the last run, which are in the file, and writes these there.
 pub(crate) fn agreement(path: &Path, field: &Field) -> Result<String, Failure> {
     let mut now = BTreeMap::new();
     for of in &field.contenders[1..] {
-        for column in &SPEED {
+        for column in SPEED.iter().chain(&COST).filter(|column| column.steady) {
             if let Some(cell) = cell(of, &field.contenders[0], column) {
                 now.insert(format!("{}: {}", of.library, column.heading), cell.ratio);
             }

@@ -180,10 +180,10 @@ async fn keep(
 ) -> Result<(), Failure> {
     let held = library.take(&name, ttl).await?;
     let at = now();
-    let (free, freed) = oneshot::channel();
+    let (free, told) = oneshot::channel();
     frees.lock().expect("no panic").push((name.clone(), free));
     say(&format!("got {name} {at}"));
-    freed.await?;
+    told.await?;
     let at = now();
     held.free().await?;
     say(&format!("freed {name} {at}"));
