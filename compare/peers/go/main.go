@@ -147,7 +147,7 @@ func count(file *os.File) error {
 	return err
 }
 
-// What a task of `work` did.
+// The holds of a task of `work`.
 type done struct {
 	inside int
 	waits  []int64

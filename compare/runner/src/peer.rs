@@ -27,7 +27,7 @@ pub(crate) const NOTHING: &str = "nothing";
 /// Until a process is ready: a JVM on a busy core takes seconds.
 const START: Duration = Duration::from_mins(1);
 
-/// What starts it, but for its arguments. Paths are those of the repository, where compare/run stands.
+/// Starts it, but for its arguments. Paths are those of the repository, where compare/run stands.
 fn command(library: &str, cores: &Cores) -> Result<Command, Failure> {
     const BUILT: &str = "target/compare";
     let (words, word): (&[&str], _) = match library {

@@ -33,7 +33,7 @@ pub(crate) struct Colours {
     ours: RGBColor,
 }
 
-/// Those of scripts/picture.
+/// The colours of scripts/picture.
 pub(crate) const THEMES: [(&str, Colours); 2] = [
     (
         "light",

@@ -73,7 +73,7 @@ pub(crate) struct Plan {
 
 pub(crate) const FULL: Plan = Plan {
     warm_ups: 1,
-    rounds: 4,
+    rounds: 5,
     window_ms: 1_200,
     hand_overs: 12,
     // Three times the interval at which a waiter of ours asks again.
@@ -100,13 +100,13 @@ pub(crate) struct Contender {
     /// Updates of the counter that were lost, and all that were made.
     pub(crate) lost: u64,
     pub(crate) counted: u64,
-    /// What it did not get through, by the kind of turn, and why.
+    /// Why it did not get through, by the kind of turn.
     pub(crate) failures: BTreeMap<&'static str, String>,
     server: Server,
     processes: Vec<Process>,
 }
 
-/// What a window of `work` came to.
+/// The outcome of a window of `work`.
 struct Window {
     per_second: f64,
     all: u64,
@@ -272,7 +272,7 @@ impl Contender {
         shape: Shape,
         plan: Plan,
     ) -> Result<(), Failure> {
-        // What is said once, when the first name is taken, counts for none of them.
+        // A client says some things only once, when it takes its first name: these count for no hold.
         self.work(name, shape, plan.window_ms / 4)?;
         let watch = self.server.watch()?;
         let window = self.work(name, shape, plan.window_ms / 2)?;
@@ -311,11 +311,11 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Those that are in it, and why others are not.
+/// The libraries that are in it, and why others are not.
 #[derive(Debug, Default)]
 pub(crate) struct Field {
     pub(crate) contenders: Vec<Contender>,
-    /// That count.
+    /// Rounds that count.
     pub(crate) rounds: usize,
     pub(crate) left_out: Vec<(String, String)>,
 }

@@ -24,7 +24,7 @@ impl Server {
         let script = format!(
             "trap '' INT TERM HUP
              {} redis-server --port {port} --bind 127.0.0.1 --save '' --appendonly no >/dev/null 2>&1 & server=$!
-             cat >/dev/null; kill $server; wait $server",
+             cat >/dev/null; kill $server 2>/dev/null; wait $server",
             cores.server()
         );
         let keeper = Command::new("sh")
@@ -101,7 +101,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn end(self) -> Result<u64, Failure> {
-        // What was said before is in the socket.
+        // The server has written to the socket all that clients sent before.
         thread::sleep(Duration::from_millis(50));
         self.connection.shutdown(Shutdown::Both)?;
         self.counts

@@ -173,7 +173,7 @@ fn lost(of: &Contender) -> String {
     }
 }
 
-/// What stands behind a `–`.
+/// Why a `–` has no figure.
 fn failures(field: &Field) -> String {
     let mut text = String::new();
     for of in &field.contenders {

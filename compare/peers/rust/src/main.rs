@@ -169,7 +169,7 @@ async fn work(library: &Arc<Library>, words: &[&str]) -> Result<String, Failure>
     ))
 }
 
-/// What the tasks that have taken a name wait for, and whom they tell of it.
+/// By name, the order to give back that the task waits for which has taken it.
 type Frees = Arc<std::sync::Mutex<Vec<(String, oneshot::Sender<()>)>>>;
 
 async fn keep(

@@ -19,7 +19,7 @@ public final class Peer {
   private static final Map<String, CountDownLatch> FREES = new ConcurrentHashMap<>();
   private static final ExecutorService TASKS = Executors.newCachedThreadPool();
 
-  /** What a task of {@code work} did. */
+  /** The holds of a task of {@code work}. */
   private record Done(long inside, List<Long> waits) {}
 
   public static void main(String[] args) throws Exception {
