@@ -31,15 +31,15 @@ pub(crate) struct Past {
 
 /// Of so many ended holds of a name is told.
 const ENDED: usize = 50;
-/// So many names have a story that are not held now; a program that runs for months forgets others.
+/// So many names have a story that are not held now, or twice as many; a program that runs for months forgets others.
 const FREE: usize = 10_000;
 
-/// By name.
+/// By name, the newest hold of each first.
 #[derive(Debug, Default)]
 pub(crate) struct Stories {
     of: HashMap<String, VecDeque<Past>>,
-    /// The names that are free, oldest first.
-    free: VecDeque<String>,
+    /// How many there were after names were last forgotten.
+    kept: usize,
 }
 
 impl Stories {
@@ -83,17 +83,24 @@ impl Stories {
         for past in story.iter_mut().filter(|past| past.until.is_none()) {
             past.until = Some(now);
         }
-        self.free.push_back(name.to_owned());
-        if self.free.len() > FREE
-            && let Some(oldest) = self.free.pop_front()
-            && !self.is_held(&oldest)
-        {
-            self.of.remove(&oldest);
+        if self.of.len() > self.kept + 2 * FREE {
+            self.forget();
         }
     }
 
-    fn is_held(&self, name: &str) -> bool {
-        self.of(name).any(|past| past.until.is_none())
+    /// Forgets the names that have been free for longest.
+    fn forget(&mut self) {
+        let free_since = |story: &VecDeque<Past>| -> Option<SystemTime> {
+            let ends: Option<Vec<_>> = story.iter().map(|past| past.until).collect();
+            ends?.into_iter().max()
+        };
+        let mut ends: Vec<_> = self.of.values().filter_map(free_since).collect();
+        ends.sort_unstable_by(|one, other| other.cmp(one));
+        if let Some(oldest) = ends.get(FREE) {
+            self.of
+                .retain(|_, story| free_since(story).is_none_or(|end| end > *oldest));
+        }
+        self.kept = self.of.len().saturating_sub(FREE);
     }
 
     /// The newest first.
@@ -136,6 +143,24 @@ mod tests {
         // The newest was seen to end by itself, the one before by the next holder.
         assert_eq!(story[0].until, Some(begun + 59 * look + look / 2));
         assert_eq!(story[1].until, Some(begun + 59 * look));
+    }
+
+    #[tokio::test]
+    async fn names_that_are_free_for_longest_are_forgotten() {
+        let client = Client::connect("memory:").await.unwrap();
+        let _guard = client.mutex("name").lock().await.unwrap();
+        let mut status = client.status("name").await.unwrap();
+        let (mut stories, begun) = (Stories::default(), SystemTime::now());
+        stories.add(&status, begun);
+        for number in 0..=2 * FREE {
+            let now = begun + Duration::from_secs(number as u64);
+            status.name = format!("free:{number}");
+            stories.add(&status, now);
+            stories.end(&status.name, now);
+        }
+        let known = |name: &str| stories.of(name).count();
+        assert_eq!(stories.of.len(), FREE + 1);
+        assert_eq!([known("name"), known("free:0"), known(&status.name)], [1, 0, 1]);
     }
 
     #[tokio::test]
