@@ -68,11 +68,7 @@ impl Stories {
                 until: None,
             });
         }
-        let mut ended = 0;
-        story.retain(|past| {
-            ended += usize::from(past.until.is_some());
-            past.until.is_none() || ended <= ENDED
-        });
+        shorten(story);
     }
 
     /// The lock is free, or gone.
@@ -83,6 +79,7 @@ impl Stories {
         for past in story.iter_mut().filter(|past| past.until.is_none()) {
             past.until = Some(now);
         }
+        shorten(story);
         if self.of.len() > self.kept + 2 * FREE {
             self.forget();
         }
@@ -114,6 +111,14 @@ impl Stories {
         let since = since.map(|past| past.since).min()?;
         Some(now.duration_since(since).unwrap_or_default())
     }
+}
+
+fn shorten(story: &mut VecDeque<Past>) {
+    let mut ended = 0;
+    story.retain(|past| {
+        ended += usize::from(past.until.is_some());
+        past.until.is_none() || ended <= ENDED
+    });
 }
 
 #[cfg(test)]
@@ -152,7 +157,7 @@ mod tests {
         let mut status = client.status("name").await.unwrap();
         let (mut stories, begun) = (Stories::default(), SystemTime::now());
         stories.add(&status, begun);
-        for number in 0..=2 * FREE {
+        for number in 0..2 * FREE {
             let now = begun + Duration::from_secs(number as u64);
             status.name = format!("free:{number}");
             stories.add(&status, now);
@@ -160,7 +165,10 @@ mod tests {
         }
         let known = |name: &str| stories.of(name).count();
         assert_eq!(stories.of.len(), FREE + 1);
-        assert_eq!([known("name"), known("free:0"), known(&status.name)], [1, 0, 1]);
+        assert_eq!(
+            [known("name"), known("free:0"), known(&status.name)],
+            [1, 0, 1]
+        );
     }
 
     #[tokio::test]
