@@ -73,6 +73,7 @@ which stderr reports; `leasehold --help` lists them. The answer is of that momen
 const LS: &str = "\
 Lists the locks of the server, ours and Redisson's, or those whose names match PATTERN: who holds each, for how long at most (a wait of its own \
 is in it), and how many clients wait for it. It only reads, and looks at all keys of the server, a few at a time.
+In front of a holder, ✗ says that its client is not connected, ? that it has sent nothing for 12 s; ! that a lock has no end.
 
 What cannot be told from data is left out: a semaphore of which no permit is out, and a latch, for which no client waits; and another \
 library's lock without an end, or whose value is not like a token. A spin mutex, and a fair one for which no client waits, is listed as a mutex.
@@ -88,7 +89,8 @@ Examples:
 
 const TOP: &str = "\
 Shows the locks of the server, ours and Redisson's, or those whose names match PATTERN, and keeps the list true: who holds each, for how long, who waits. \
-It only reads, and costs the server at most a fiftieth of a core. A round over all keys takes as long as it says; what is on the screen is looked at each second.
+It only reads, and costs the server at most a fiftieth of a core. A round over all keys takes as long as it says; what is on the screen is looked at each second. \
+The marks are those of ls; ≥ says that a holder does not tell since when, as Redisson's do not, and was first seen so long ago.
 
 The keys: / filters, s sorts, the arrows choose, Enter looks at one lock, Esc goes back, q quits. Where the output is no terminal, or with --once, the list is printed once.";
 

@@ -359,7 +359,8 @@ fn the_page_the_metrics_top_and_ls_agree_on_locks_of_every_kind_and_of_redisson(
         assert_eq!(row["holder"]["owner"], of_ls["holder"]["owner"]);
         // Also of Redisson's, which do not tell: since the page looks.
         let is_told = row["held_ms"].is_u64();
-        assert!(is_told, "{row}");
+        let is_ours = row["holder"]["since_ms"].is_u64();
+        assert!(is_told && row["held_is_least"] == !is_ours, "{row}");
     }
     let scraped = page.scrape();
     let locks = scraped

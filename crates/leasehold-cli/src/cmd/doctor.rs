@@ -562,12 +562,19 @@ fn plural(count: usize, word: &str) -> String {
 }
 
 fn verdict(all: &[Found], dangers: usize, warnings: usize) -> String {
-    let accept = match all
+    let mut words: Vec<&str> = Vec::new();
+    for found in all
         .iter()
-        .find(|found| found.level >= Level::Warning && !found.is_allowed)
+        .filter(|it| it.level >= Level::Warning && !it.is_allowed)
     {
-        Some(worst) => format!("; to accept it: --allow {}", worst.word),
-        None => String::new(),
+        if !words.contains(&found.word.as_str()) {
+            words.push(&found.word);
+        }
+    }
+    let accept = match words.len() {
+        0 => String::new(),
+        1 => format!("; to accept it: --allow {}", words[0]),
+        _ => format!("; to accept them: --allow {}", words.join(" --allow ")),
     };
     format!(
         "{}, {}{accept}\n",
@@ -622,6 +629,13 @@ mod tests {
             verdict(&all, 1, 0),
             "1 danger, no warning; to accept it: --allow eviction\n"
         );
-        assert_eq!(verdict(&all[1..], 0, 0), "no danger, no warning\n");
+        let mut both = all;
+        both[1].is_allowed = false;
+        assert_eq!(
+            verdict(&both, 1, 1),
+            "1 danger, 1 warning; to accept them: --allow eviction --allow persistence\n"
+        );
+        both[1].is_allowed = true;
+        assert_eq!(verdict(&both[1..], 0, 0), "no danger, no warning\n");
     }
 }

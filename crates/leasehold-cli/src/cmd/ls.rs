@@ -14,7 +14,7 @@ use crate::{
     exit::{Exit, Failure},
     kinds::{self, Kind},
     life::{self, Life},
-    look::table::{self, held_for},
+    look::table::{self, Counts, held_for},
     output::{self, visible},
 };
 
@@ -31,7 +31,7 @@ pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
     let now = SystemTime::now();
     let all = found.len();
     found.retain(|lock| {
-        let is_old = |least| held_for(lock, now).is_some_and(|held| held >= least);
+        let is_old = |least| held_for(lock, now).is_some_and(|age| age.held >= least);
         args.kind.is_none_or(|kind| kind.is_listed_as(lock.kind))
             && args.older.is_none_or(is_old)
             && (!args.gone || life::of_lock(lock) == Life::Gone)
@@ -46,7 +46,8 @@ pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
         output::print(&lines.collect::<String>())?;
     } else if !found.is_empty() {
         let table = table::text(&found, &held, table::columns());
-        output::print(&(table + &table::summary(&found)))?;
+        let counts = Counts::of(found.iter().copied());
+        output::print(&format!("{table}{}\n", counts.summary()))?;
     } else if missing.is_empty() {
         let pattern = visible(&args.pattern);
         let under = match args.server.prefix()?.as_str() {

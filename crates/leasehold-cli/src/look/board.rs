@@ -9,7 +9,7 @@ use leasehold::Status;
 
 use super::{
     stories::{Past, Stories},
-    table,
+    table::{self, Age, Counts},
 };
 use crate::{
     args::Sort,
@@ -32,17 +32,6 @@ pub(crate) struct Board {
     pub(crate) progress: f64,
     /// Why the server could not be asked: the locks are those that were known before. Or a node of a cluster, whose locks are missing.
     pub(crate) trouble: Option<String>,
-}
-
-/// The counts above a list.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) locks: usize,
-    pub(crate) waited_for: usize,
-    pub(crate) gone: usize,
-    pub(crate) silent: usize,
-    pub(crate) endless: usize,
-    pub(crate) oldest: Option<Duration>,
 }
 
 /// Which locks a screen shows, and in which order.
@@ -102,8 +91,7 @@ fn is_like(name: &str, search: &str) -> bool {
 }
 
 impl Board {
-    /// For how long a lock has been held at most.
-    pub(crate) fn held_for(&self, lock: &Status) -> Option<Duration> {
+    pub(crate) fn held_for(&self, lock: &Status) -> Option<Age> {
         self.stories().held_for(&lock.name, self.at)
     }
 
@@ -117,19 +105,13 @@ impl Board {
     }
 
     pub(crate) fn counts(&self) -> Counts {
-        let of = |is: &dyn Fn(&Status) -> bool| self.locks.iter().filter(|lock| is(lock)).count();
-        Counts {
-            locks: self.locks.len(),
-            waited_for: of(&|lock| lock.waiting_clients > 0),
-            gone: of(&|lock| life::of_lock(lock) == Life::Gone),
-            silent: of(&|lock| matches!(life::of_lock(lock), Life::Silent(_))),
-            endless: of(&table::is_endless),
-            oldest: self
-                .locks
-                .iter()
-                .filter_map(|lock| self.held_for(lock))
-                .max(),
-        }
+        Counts::of(self.locks.iter().map(Arc::as_ref))
+    }
+
+    /// Of the lock that has been held for longest.
+    pub(crate) fn oldest(&self) -> Option<Duration> {
+        let ages = self.locks.iter().filter_map(|lock| self.held_for(lock));
+        ages.map(|age| age.held).max()
     }
 
     /// The locks that are wanted, in order.

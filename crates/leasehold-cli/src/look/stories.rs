@@ -2,12 +2,12 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use leasehold::Status;
 
-use super::table;
+use super::table::{self, Age};
 use crate::kinds;
 
 /// A hold, as far as the looks have shown it.
@@ -25,6 +25,8 @@ pub(crate) struct Past {
     pub(crate) who: String,
     /// Since when at most: its request, where the owner tells; else the first look that showed it.
     pub(crate) since: SystemTime,
+    /// The owner does not tell.
+    is_seen: bool,
     /// The first look that did not show it; `None`: the last one did.
     pub(crate) until: Option<SystemTime>,
 }
@@ -65,6 +67,7 @@ impl Stories {
                 shown: kinds::owner(status, holder).map(str::to_owned),
                 who: table::holder(status, holder),
                 since: holder.since.unwrap_or(now),
+                is_seen: holder.since.is_none(),
                 until: None,
             });
         }
@@ -105,11 +108,14 @@ impl Stories {
         self.of.get(name).into_iter().flatten()
     }
 
-    /// For how long it has been held at most; of a holder that does not tell, since a look first showed it.
-    pub(crate) fn held_for(&self, name: &str, now: SystemTime) -> Option<Duration> {
-        let since = self.of(name).filter(|past| past.until.is_none());
-        let since = since.map(|past| past.since).min()?;
-        Some(now.duration_since(since).unwrap_or_default())
+    /// For how long its oldest holder has had it.
+    pub(crate) fn held_for(&self, name: &str, now: SystemTime) -> Option<Age> {
+        let held = self.of(name).filter(|past| past.until.is_none());
+        let oldest = held.min_by_key(|past| past.since)?;
+        Some(Age {
+            held: now.duration_since(oldest.since).unwrap_or_default(),
+            is_least: oldest.is_seen,
+        })
     }
 }
 
@@ -123,6 +129,8 @@ fn shorten(story: &mut VecDeque<Past>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use leasehold::Client;
 
     use super::*;
@@ -182,6 +190,10 @@ mod tests {
             stories.add(&status, first + Duration::from_secs(ago));
         }
         let held = stories.held_for("name", first + Duration::from_secs(9));
-        assert_eq!(held, Some(Duration::from_secs(9)));
+        let age = Age {
+            held: Duration::from_secs(9),
+            is_least: true,
+        };
+        assert_eq!(held, Some(age));
     }
 }

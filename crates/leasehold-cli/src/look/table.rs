@@ -18,34 +18,48 @@ use crate::{
     output::{human, others, visible},
 };
 
-/// The last line.
-pub(crate) fn summary(found: &[&Status]) -> String {
-    let waited_for = found.iter().filter(|lock| lock.waiting_clients > 0).count();
-    let of = |life: &dyn Fn(Life) -> bool| {
-        found
-            .iter()
-            .filter(|lock| life(life::of_lock(lock)))
-            .count()
-    };
-    let (gone, silent) = (
-        of(&|life| life == Life::Gone),
-        of(&|life| matches!(life, Life::Silent(_))),
-    );
-    let mut text = match found.len() {
-        1 => "1 lock".to_owned(),
-        all => format!("{all} locks"),
-    };
-    for (count, of) in [
-        (waited_for, "with waiters"),
-        (gone, "whose holder is gone ✗"),
-        (silent, "whose holder is silent ?"),
-    ] {
-        if count > 0 {
-            let _ = write!(text, " · {count} {of}");
+/// How many locks there are, and how many of them need a look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) locks: usize,
+    pub(crate) waited_for: usize,
+    pub(crate) gone: usize,
+    pub(crate) silent: usize,
+    pub(crate) endless: usize,
+}
+
+impl Counts {
+    pub(crate) fn of<'a>(found: impl IntoIterator<Item = &'a Status>) -> Counts {
+        let mut counts = Counts::default();
+        for lock in found {
+            let life = life::of_lock(lock);
+            counts.locks += 1;
+            counts.waited_for += usize::from(lock.waiting_clients > 0);
+            counts.gone += usize::from(life == Life::Gone);
+            counts.silent += usize::from(matches!(life, Life::Silent(_)));
+            counts.endless += usize::from(is_endless(lock));
         }
+        counts
     }
-    text.push('\n');
-    text
+
+    /// The line below a list.
+    pub(crate) fn summary(self) -> String {
+        let mut text = match self.locks {
+            1 => "1 lock".to_owned(),
+            locks => format!("{locks} locks"),
+        };
+        for (count, of) in [
+            (self.waited_for, "with waiters"),
+            (self.gone, "whose holder is gone ✗"),
+            (self.silent, "whose holder is silent ?"),
+            (self.endless, "without an end !"),
+        ] {
+            if count > 0 {
+                let _ = write!(text, " · {count} {of}");
+            }
+        }
+        text
+    }
 }
 
 pub(crate) fn sort(found: &mut [&Status], by: Sort, held: Held) {
@@ -62,13 +76,31 @@ pub(crate) fn sort(found: &mut [&Status], by: Sort, held: Held) {
     }
 }
 
-/// For how long a lock has been held at most; `None`: that is not known.
-pub(crate) type Held<'a> = &'a dyn Fn(&Status) -> Option<Duration>;
+/// For how long a lock has been held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Age {
+    pub(crate) held: Duration,
+    /// Its holder does not tell, and was seen first so long ago: it may be older. Else it is so old at most: a wait of its own is in it.
+    pub(crate) is_least: bool,
+}
+
+impl Age {
+    fn shown(self) -> String {
+        let mark = if self.is_least { "≥ " } else { "" };
+        format!("{mark}{}", human(self.held))
+    }
+}
+
+/// `None`: that is not known.
+pub(crate) type Held<'a> = &'a dyn Fn(&Status) -> Option<Age>;
 
 /// For how long its oldest holder has had it, as far as the owner fields tell.
-pub(crate) fn held_for(lock: &Status, now: SystemTime) -> Option<Duration> {
+pub(crate) fn held_for(lock: &Status, now: SystemTime) -> Option<Age> {
     let since = lock.holders.iter().filter_map(|holder| holder.since).min();
-    since.map(|since| now.duration_since(since).unwrap_or_default())
+    since.map(|since| Age {
+        held: now.duration_since(since).unwrap_or_default(),
+        is_least: false,
+    })
 }
 
 /// When a lock is free that its holders do not renew.
@@ -80,7 +112,6 @@ enum Left {
 }
 
 /// Whether a holder that crashed would keep it for ever.
-#[cfg(any(feature = "top", feature = "serve"))]
 pub(crate) fn is_endless(lock: &Status) -> bool {
     matches!(left(lock), Left::NeverEnds)
 }
@@ -211,7 +242,9 @@ pub(crate) fn lines(found: &[&Status], held: Held, wide: usize) -> Lines {
         column("NAME", false, &|lock| visible(&lock.name)),
         column("KIND", false, &kind),
         column("HOLDER", false, &who),
-        column("HELD FOR ≤", true, &|lock| or_none(held(lock).map(human))),
+        column("HELD FOR ≤", true, &|lock| {
+            or_none(held(lock).map(Age::shown))
+        }),
         column("LEASE LEFT", true, &|lock| match left(lock) {
             Left::For(left) => human(left),
             Left::NeverEnds => "never ends !".to_owned(),
@@ -328,9 +361,12 @@ mod tests {
             assert!(ends.windows(2).all(|two| two[0] == two[1]), "{shown}");
         }
         assert_eq!(
-            summary(&found.iter().collect::<Vec<_>>()),
-            "3 locks · 1 whose holder is gone ✗\n"
+            Counts::of(&found).summary(),
+            "3 locks · 1 whose holder is gone ✗"
         );
+        let (held, is_least) = (Duration::from_secs(7), true);
+        let old = lines(&[&found[0]], &|_| Some(Age { held, is_least }), 400);
+        assert!(old.rows[0].contains(" ≥ 7 s "), "{}", old.rows[0]);
         drop(guards);
     }
 }

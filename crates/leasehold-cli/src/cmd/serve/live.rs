@@ -111,7 +111,7 @@ impl Viewer {
             "gone": counts.gone,
             "silent": counts.silent,
             "endless": counts.endless,
-            "oldest_ms": counts.oldest.map(millis),
+            "oldest_ms": board.oldest().map(millis),
             "matching": rows.len(),
             "rows": seen.iter().map(|lock| row(board, lock)).collect::<Vec<_>>(),
         });
@@ -130,7 +130,9 @@ impl Drop for Viewer {
 /// A lock as `ls --json` prints it, and for how long it has been seen held where its holder does not tell.
 fn row(board: &Board, lock: &leasehold::Status) -> Value {
     let mut row = document(lock);
-    row["held_ms"] = json!(board.held_for(lock).map(millis));
+    let age = board.held_for(lock);
+    row["held_ms"] = json!(age.map(|age| millis(age.held)));
+    row["held_is_least"] = json!(age.is_some_and(|age| age.is_least));
     row
 }
 

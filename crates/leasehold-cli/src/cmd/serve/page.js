@@ -442,7 +442,7 @@ function drawRow(row, before) {
     h("td", { role: "rowheader" }, h("a", { class: "name outside", href: address({ lock: row.name, of: row.kind }), text: row.name, most: NAME_MOST })),
     cell({ class: "c-kind", text: kindOf(row) }),
     cell({}, h("span", { class: "holder" }, span("outside", whoHas(row), NAME_MOST), mark(holder))),
-    cell({ class: held === null ? "figure none" : "figure", text: held === null ? NONE : human(held) }),
+    cell({ class: held === null ? "figure none" : "figure", text: held === null ? NONE : (row.held_is_least ? "≥ " : "") + human(held) }),
     cell({ class: "c-left" }, leftCell),
     cell({ class: row.waiting_clients ? "figure" : "figure none", text: row.waiting_clients ? number(row.waiting_clients) : NONE }));
 }
@@ -646,7 +646,7 @@ function consequences(status) {
   const has = all > 1 ? `${number(all)} holders have it, and all lose it; the first is ${whoIs(status, holder)}` : `${whoIs(status, holder)} has it`;
   const waiters = some(status.waiting_clients, "client waits", "clients wait");
   return [
-    held === null ? `${has}.` : `${has}, for ${human(held)} at most.`,
+    held === null ? `${has}.` : `${has}, for ${human(held)} at ${status.held_is_least ? "least" : "most"}.`,
     holder.state === "silent" ? `It is silent, but connected: its process may go on at any moment. It ${learns}`
       : alive.length ? (all > 1 ? `Of them, ${number(alive.length)} ${alive.length > 1 ? "are" : "is"} alive: each ${learns}` : `It is alive: it ${learns}`)
       : holder.state === "gone" ? "It is gone: its client is not connected. If it lives, it may still work, and learns of it when it comes back."

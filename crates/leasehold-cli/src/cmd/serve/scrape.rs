@@ -102,7 +102,7 @@ fn exposition(text: &mut String, board: Option<&Board>, classes: &[String]) {
         let class = classes.iter().find(|class| lock.name.starts_with(*class));
         let of = (lock.kind.to_string(), class.map_or("other", String::as_str));
         let sums = sums.entry(of).or_default();
-        sums.add(lock, board.held_for(lock));
+        sums.add(lock, board.held_for(lock).map(|age| age.held));
     }
     let mut each = |name: &str, help: &str, of: &dyn Fn(&Sums) -> Option<f64>| {
         let values = sums.iter().filter_map(|((kind, class), sums)| {
@@ -140,7 +140,7 @@ fn exposition(text: &mut String, board: Option<&Board>, classes: &[String]) {
     );
     each(
         "leasehold_server_oldest_hold_seconds",
-        "for how long the oldest hold has lasted, at most",
+        "for how long the oldest hold has lasted: at most, or of a holder that does not tell, since a look first showed it",
         &|it| it.oldest.map(|oldest| oldest.as_secs_f64()),
     );
 }

@@ -14,7 +14,12 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{App, guard::refusal};
-use crate::{cmd::status::document, kinds::Kind, output::redact};
+use crate::{
+    cmd::status::document,
+    kinds::Kind,
+    look::table,
+    output::{self, redact},
+};
 
 #[derive(Deserialize)]
 pub(super) struct Asked {
@@ -62,6 +67,13 @@ async fn take(app: &App, asked: &Asked) -> Result<Response, Error> {
         .iter()
         .all(|holder| asked.owners.contains(&holder.owner));
     if is_meant && app.client.force_unlock_if(&seen).await? {
+        // The server keeps no record of it.
+        let from = seen.holders.iter().map(|it| table::holder(&seen, it));
+        let from = from.collect::<Vec<_>>().join(", ");
+        output::say(&output::remark(&format!(
+            "{} was taken away from {from} by the page",
+            seen.name
+        )));
         return Ok(Json(json!({ "taken": true })).into_response());
     }
     let holder = document(&kind.status(&app.client, &asked.name).await?);

@@ -285,22 +285,8 @@ fn word(sort: Sort) -> &'static str {
 
 /// The counts, and how long a look at all keys takes.
 pub(super) fn summary(board: &Board) -> String {
-    let counts = board.counts();
-    let mut text = match counts.locks {
-        1 => "1 lock".to_owned(),
-        locks => format!("{locks} locks"),
-    };
-    for (count, of) in [
-        (counts.waited_for, "with waiters"),
-        (counts.gone, "whose holder is gone ✗"),
-        (counts.silent, "whose holder is silent ?"),
-        (counts.endless, "without an end !"),
-    ] {
-        if count > 0 {
-            let _ = write!(text, " · {count} {of}");
-        }
-    }
-    if let Some(oldest) = counts.oldest {
+    let mut text = board.counts().summary();
+    if let Some(oldest) = board.oldest() {
         let _ = write!(text, " · oldest {}", human(oldest));
     }
     let _ = match board.round {
