@@ -458,6 +458,74 @@ fn nothing_is_asked_while_no_page_is_open() {
     assert_eq!(names(&list), BTreeSet::from(["order:42".to_owned()]));
 }
 
+/// A look at all keys of this server takes some ten seconds.
+fn large() -> Server {
+    let server = Server::start(Flavor::Redis);
+    let fill = "for i = 1, 40000 do redis.call('SET', 'data:' .. i, 'some value') end";
+    server.cli(&["EVAL", fill, "0"]);
+    server
+}
+
+#[test]
+fn one_lock_is_seen_at_once_also_where_a_look_at_all_keys_takes_long() {
+    let server = large();
+    let page = Page::start(&server, &[]);
+    let mut held = holder(&server, "mutex", "order:42");
+    let mut list = page.live("");
+    let mut one = page.live("name=order:42&kind=mutex");
+    assert_eq!(one.next()["status"]["name"], "order:42");
+    held.signal(rustix::process::Signal::TERM);
+    held.code();
+    let (_, looks) = one.until(|one| one["status"].is_null());
+    assert!(looks <= 3, "{looks}");
+    // Taken again, by another.
+    let _held = holder(&server, "mutex", "order:42");
+    let (again, looks) = one.until(|one| one["status"].is_object());
+    assert!(looks <= 3, "{looks}");
+    assert_eq!(again["history"].as_array().unwrap().len(), 2, "{again}");
+    assert!(
+        list.next()["round_ms"].is_null(),
+        "the first round is under way"
+    );
+}
+
+#[test]
+fn a_server_whose_first_round_takes_long_is_up_and_no_sum_is_too_small() {
+    let server = large();
+    let page = Page::start(&server, &[]);
+    let _held = holder(&server, "mutex", "order:42");
+    let short = [("X-Prometheus-Scrape-Timeout-Seconds", "2")];
+    let (status, text) = page.ask("GET", "/metrics", &short, "");
+    let series = |text: &str| {
+        text.lines()
+            .filter(|it| it.starts_with("leasehold"))
+            .count()
+    };
+    assert!(
+        status == 200 && text.contains("leasehold_server_up 1"),
+        "{text}"
+    );
+    assert_eq!(series(&text), 1, "{text}");
+}
+
+#[test]
+fn a_holder_that_let_go_and_ended_is_not_gone_for_longer_than_two_looks() {
+    let server = large();
+    let page = Page::start(&server, &[]);
+    let mut held = holder(&server, "mutex", "order:42");
+    // On no screen: only the metrics, and the list's counts, tell of it.
+    let mut live = page.live("search=other");
+    live.until(|list| list["locks"] == 1);
+    held.signal(rustix::process::Signal::TERM);
+    held.code();
+    let mut gone = 0;
+    live.until(|list| {
+        gone += usize::from(list["gone"] == 1);
+        list["locks"] == 0
+    });
+    assert!(gone <= 2, "{gone}");
+}
+
 #[test]
 fn a_lock_is_taken_away_only_from_the_holder_that_is_meant() {
     let server = Server::start(Flavor::Redis);
@@ -522,6 +590,8 @@ fn a_foreign_host_and_a_request_without_the_token_get_nothing() {
             "{path}"
         );
     }
+    let foreign = [("Sec-Fetch-Site", "cross-site")];
+    assert_eq!(page.ask("GET", "/live", &foreign, "").0, 403);
     for path in ["/live", "/metrics"] {
         let (status, text) = page.get(path);
         assert!(

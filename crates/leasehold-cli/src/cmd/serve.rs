@@ -33,7 +33,7 @@ use crate::{
     exit::{Exit, Failure},
     look::{
         board::Board,
-        looker::{self, Looker},
+        looker::{self, Looker, Shown},
     },
     output::{self, redact, visible},
     server,
@@ -62,22 +62,23 @@ struct App {
 #[derive(Default)]
 struct Viewers {
     last: u64,
-    /// The names that each open page shows.
-    pages: HashMap<u64, Vec<String>>,
+    /// What each open page shows.
+    pages: HashMap<u64, Vec<Shown>>,
     scraped: Option<Instant>,
 }
 
 impl Viewers {
-    /// The names on all pages; `None`: nothing is looked at.
-    fn shown(&self) -> Option<Vec<String>> {
+    /// What is on all pages; `None`: nothing is looked at.
+    fn shown(&self) -> Option<Vec<Shown>> {
         let scraped = self.scraped.is_some_and(|at| at.elapsed() < SCRAPED);
         if self.pages.is_empty() && !scraped {
             return None;
         }
-        let mut names: Vec<String> = self.pages.values().flatten().cloned().collect();
-        names.sort_unstable();
-        names.dedup();
-        Some(names)
+        let mut shown: Vec<Shown> = self.pages.values().flatten().cloned().collect();
+        let key = |it: &Shown| (it.name.clone(), !it.is_alone);
+        shown.sort_by_cached_key(key);
+        shown.dedup_by(|one, before| one.name == before.name);
+        Some(shown)
     }
 }
 

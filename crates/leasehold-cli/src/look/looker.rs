@@ -16,7 +16,11 @@ use tokio::{
 };
 
 use super::{board::Board, stories::Stories};
-use crate::output::redact;
+use crate::{
+    kinds::{self, Kind},
+    life,
+    output::redact,
+};
 
 /// The time between two looks.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
@@ -51,6 +55,42 @@ struct Seen {
     round: u64,
 }
 
+impl Seen {
+    /// Whether all its leases have ended by now that the last look showed.
+    fn is_over(&self) -> bool {
+        let left = self.status.holders.iter().map(|holder| holder.remaining);
+        let left = left.collect::<Option<Vec<_>>>();
+        left.is_some_and(|left| left.into_iter().all(|left| self.at.elapsed() > left))
+    }
+}
+
+/// A lock that is on a screen.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    pub(crate) name: String,
+    /// It is looked at by itself, also while it is free; as a lock of this kind, if that is known.
+    pub(crate) is_alone: bool,
+    pub(crate) kind: Option<Kind>,
+}
+
+impl Shown {
+    pub(crate) fn in_list(name: &str) -> Shown {
+        Shown {
+            name: name.to_owned(),
+            is_alone: false,
+            kind: None,
+        }
+    }
+
+    pub(crate) fn alone(name: &str, kind: Option<Kind>) -> Shown {
+        Shown {
+            is_alone: true,
+            kind,
+            ..Shown::in_list(name)
+        }
+    }
+}
+
 struct Round {
     number: u64,
     began: Instant,
@@ -59,6 +99,18 @@ struct Round {
     /// Why a part is missing, of this round and of the last.
     missing: Option<String>,
     missed: Option<String>,
+}
+
+impl Round {
+    fn new(number: u64) -> Round {
+        Round {
+            number,
+            began: Instant::now(),
+            last: None,
+            missing: None,
+            missed: None,
+        }
+    }
 }
 
 fn told(error: &Error) -> String {
@@ -73,21 +125,15 @@ impl Looker {
             pattern: pattern.to_owned(),
             locks: HashMap::new(),
             stories: Arc::default(),
-            round: Round {
-                number: 0,
-                began: Instant::now(),
-                last: None,
-                missing: None,
-                missed: None,
-            },
+            round: Round::new(0),
             connections_next: None,
         }
     }
 
-    /// Looks once: at the next pages of the keys, and at the locks with these names. An error stands on the board, beside what was known before.
-    pub(crate) async fn look(&mut self, shown: &[String]) -> Board {
-        let looked = self.spend(shown, SPEND).await;
-        self.board(looked.err().map(|error| told(&error)))
+    /// Looks once: at what is shown, and at the next pages of the keys. An error stands on the board, beside what was known before.
+    pub(crate) async fn look(&mut self, shown: &[Shown]) -> Board {
+        let trouble = self.spend(shown, SPEND).await;
+        self.board(trouble.err().map(|error| told(&error)))
     }
 
     /// One whole round, at once.
@@ -96,15 +142,28 @@ impl Looker {
         while self.round.number == number {
             self.spend(&[], Duration::from_millis(100)).await?;
         }
+        // Also of the locks that were found since the last list.
+        self.connections_next = None;
+        self.connections().await?;
         Ok(self.board(None))
     }
 
-    async fn spend(&mut self, shown: &[String], spend: Duration) -> Result<(), Error> {
-        let mut cost = match self.again(shown).await {
-            Ok(cost) => cost,
-            // Of one node, or of all: the next page tells.
-            Err(error) => self.misses(&error),
-        };
+    /// Forgets the locks, after a time in which nothing was looked at: the next look begins the first round.
+    fn begin_anew(&mut self) {
+        let now = SystemTime::now();
+        for (name, _) in std::mem::take(&mut self.locks) {
+            self.stories_mut().end(&name, now);
+        }
+        self.round = Round::new(self.round.number + 1);
+        self.find = self.client.find(&self.pattern);
+        self.connections_next = None;
+    }
+
+    /// Fails if all of it, or a part, has failed: the next look goes on.
+    async fn spend(&mut self, shown: &[Shown], spend: Duration) -> Result<(), Error> {
+        // Each of the three is tried: of a cluster only a part may be away.
+        let again = self.again(shown).await;
+        let mut cost = *again.as_ref().unwrap_or(&Duration::ZERO);
         // A page is read in any case, or a screen that is large would stand still.
         loop {
             let before = self.find.progress();
@@ -116,7 +175,7 @@ impl Looker {
                 }
                 // Of a node of a cluster; the next page is of another one.
                 Err(error) if self.find.progress() > before => {
-                    cost += self.misses(&error);
+                    self.round.missing = Some(told(&error));
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -129,30 +188,29 @@ impl Looker {
                 break;
             }
         }
-        if let Err(error) = self.connections().await {
-            self.misses(&error);
-        }
-        Ok(())
+        self.connections().await?;
+        again.map(drop)
     }
 
-    /// A part of the servers has not answered, and has done nothing.
-    fn misses(&mut self, error: &Error) -> Duration {
-        self.round.missing = Some(told(error));
-        Duration::ZERO
-    }
-
-    /// Looks again at the locks on a screen. Their cost.
-    async fn again(&mut self, shown: &[String]) -> Result<Duration, Error> {
-        let shown = shown.iter().filter_map(|name| self.locks.get(name));
-        let mut old: Vec<&Seen> = shown.filter(|seen| seen.at.elapsed() >= AGAIN).collect();
-        old.sort_unstable_by_key(|seen| seen.at);
+    /// Looks again at the locks that are shown, and at those whose holders seem to be gone: they may just have let go and ended. The cost.
+    async fn again(&mut self, shown: &[Shown]) -> Result<Duration, Error> {
+        let marked = self.locks.values();
+        let marked = marked.filter(|seen| life::of_lock(&seen.status).mark().is_some());
+        let known = shown.iter().filter_map(|it| self.locks.get(&it.name));
+        let mut old: Vec<&Seen> = { known.chain(marked) }
+            .filter(|seen| seen.at.elapsed() >= AGAIN)
+            .collect();
+        old.sort_unstable_by(|one, other| {
+            let key = |seen: &Seen| (seen.at, seen.status.name.clone());
+            key(one).cmp(&key(other))
+        });
+        old.dedup_by(|one, other| one.status.name == other.status.name);
         let old = old.into_iter().take(AGAIN_MOST);
         let mut again: Vec<Status> = old.map(|seen| Status::clone(&seen.status)).collect();
-        if again.is_empty() {
-            return Ok(Duration::ZERO);
-        }
         let asked: Vec<String> = again.iter().map(|lock| lock.name.clone()).collect();
-        self.client.look_again(&mut again).await?;
+        if !again.is_empty() {
+            self.client.look_again(&mut again).await?;
+        }
         let now = SystemTime::now();
         for name in &asked {
             if again.iter().all(|lock| lock.name != *name) {
@@ -163,7 +221,19 @@ impl Looker {
         for lock in again {
             self.note(lock);
         }
-        Ok(A_LOCK * u32::try_from(asked.len()).unwrap_or(u32::MAX))
+        let mut looks = asked.len();
+        // A lock that is looked at by itself, and is free, or was in no page yet.
+        for one in shown.iter().filter(|it| it.is_alone) {
+            if self.locks.contains_key(&one.name) || asked.contains(&one.name) {
+                continue;
+            }
+            looks += 3;
+            let (_, lock) = kinds::look(&self.client, one.kind, &one.name).await?;
+            if !lock.holders.is_empty() && !kinds::may_be_data(&lock) {
+                self.note(lock);
+            }
+        }
+        Ok(A_LOCK * u32::try_from(looks).unwrap_or(u32::MAX))
     }
 
     fn note(&mut self, mut lock: Status) {
@@ -185,23 +255,19 @@ impl Looker {
         self.locks.insert(seen.status.name.clone(), seen);
     }
 
-    /// A lock that a whole round has not seen is none any more.
+    /// A lock that a whole round has not seen is none any more; where a part was missing, if its lease is over.
     fn end_round(&mut self) {
         let now = SystemTime::now();
-        let gone = self
-            .locks
-            .extract_if(|_, seen| seen.round != self.round.number);
+        let (number, is_whole) = (self.round.number, self.round.missing.is_none());
+        let is_none = |seen: &Seen| seen.round != number && (is_whole || seen.is_over());
+        let gone = self.locks.extract_if(|_, seen| is_none(seen));
         let gone: Vec<String> = gone.map(|(name, _)| name).collect();
         for name in &gone {
             self.stories_mut().end(name, now);
         }
-        self.round = Round {
-            number: self.round.number + 1,
-            began: Instant::now(),
-            last: Some((self.round.began.elapsed(), self.find.keys())),
-            missing: None,
-            missed: self.round.missing.take(),
-        };
+        let ended = std::mem::replace(&mut self.round, Round::new(number + 1));
+        self.round.last = Some((ended.began.elapsed(), self.find.keys()));
+        self.round.missed = ended.missing;
         self.find = self.client.find(&self.pattern);
     }
 
@@ -254,23 +320,30 @@ impl Looker {
     }
 }
 
-/// Looks again and again while there is a screen: `shown` says the names on it, or `None` where there is none; then it waits for `wake`. It ends
+/// A page that is opened once more, or a scrape that is late, goes on where the last one was.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Looks again and again while there is a screen: `shown` says what is on it, or `None` where there is none; then it waits for `wake`. It ends
 /// when no receiver of the boards is left.
 pub(crate) async fn keep_looking(
     mut looker: Looker,
-    shown: impl Fn() -> Option<Vec<String>>,
+    shown: impl Fn() -> Option<Vec<Shown>>,
     wake: Arc<Notify>,
     boards: watch::Sender<Option<Arc<Board>>>,
 ) {
     while !boards.is_closed() {
-        let Some(names) = shown() else {
+        let Some(shown) = shown() else {
+            let since = Instant::now();
             tokio::select! {
                 () = wake.notified() => {}
                 () = boards.closed() => {}
             }
+            if since.elapsed() > PAUSE {
+                looker.begin_anew();
+            }
             continue;
         };
-        let board = looker.look(&names).await;
+        let board = looker.look(&shown).await;
         boards.send_replace(Some(Arc::new(board)));
         tokio::select! {
             () = sleep(TICK) => {}

@@ -34,7 +34,7 @@ pub(crate) struct Past {
 /// Of so many ended holds of a name is told.
 const ENDED: usize = 50;
 /// So many names have a story that are not held now, or twice as many; a program that runs for months forgets others.
-const FREE: usize = 10_000;
+const FREE: usize = 2_000;
 
 /// By name, the newest hold of each first.
 #[derive(Debug, Default)]
@@ -156,6 +156,19 @@ mod tests {
         // The newest was seen to end by itself, the one before by the next holder.
         assert_eq!(story[0].until, Some(begun + 59 * look + look / 2));
         assert_eq!(story[1].until, Some(begun + 59 * look));
+    }
+
+    #[tokio::test]
+    async fn a_hold_that_a_look_has_missed_goes_on() {
+        let client = Client::connect("memory:").await.unwrap();
+        let _guard = client.mutex("name").lock().await.unwrap();
+        let status = client.status("name").await.unwrap();
+        let (mut stories, now) = (Stories::default(), SystemTime::now());
+        stories.add(&status, now);
+        stories.end("name", now);
+        stories.add(&status, now);
+        let story: Vec<_> = stories.of("name").collect();
+        assert!(story.len() == 1 && story[0].until.is_none(), "{story:?}");
     }
 
     #[tokio::test]

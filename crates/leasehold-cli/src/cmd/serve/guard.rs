@@ -46,10 +46,21 @@ impl Guard {
         let bare = name.trim_start_matches('[').trim_end_matches(']');
         bare.parse::<IpAddr>().is_ok()
             || name.eq_ignore_ascii_case("localhost")
-            || self
-                .hosts
-                .iter()
-                .any(|it| name.eq_ignore_ascii_case(it) || host.eq_ignore_ascii_case(it))
+            || self.is_given(host)
+    }
+
+    /// Whether a page at `origin` is of this server. Behind a proxy the request's own host may be another.
+    fn is_own(&self, origin: &str, host: Option<&str>) -> bool {
+        host == Some(origin) || self.is_given(origin)
+    }
+
+    fn is_given(&self, host: &str) -> bool {
+        let name = host.parse::<Authority>();
+        let is_it = |it: &String| {
+            let name = name.as_ref().map(Authority::host).unwrap_or_default();
+            name.eq_ignore_ascii_case(it) || host.eq_ignore_ascii_case(it)
+        };
+        self.hosts.iter().any(is_it)
     }
 
     /// Why a lock may not be taken away by this request; `None`: it may.
@@ -61,7 +72,7 @@ impl Guard {
                 .to_str()
                 .ok()
                 .and_then(|origin| origin.split_once("://"));
-            if origin.map(|(_, host)| host) != text(header::HOST) {
+            if !origin.is_some_and(|(_, host)| self.is_own(host, text(header::HOST))) {
                 return Some(refusal(
                     StatusCode::FORBIDDEN,
                     "the request comes from a page of another origin",
@@ -121,6 +132,14 @@ pub(super) async fn host(State(app): State<Arc<App>>, request: Request, next: Ne
 
 /// Of what tells of locks.
 pub(super) async fn token(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    // A browser that asks for a page of another site: it would not show the answer, but the server would be looked at.
+    let site = request.headers().get("sec-fetch-site");
+    if site.is_some_and(|site| site == "cross-site") {
+        return refusal(
+            StatusCode::FORBIDDEN,
+            "the request comes from a page of another site",
+        );
+    }
     if let Some(token) = &app.guard.token {
         let given = request.headers().get(header::AUTHORIZATION);
         let given = given.and_then(|given| given.as_bytes().strip_prefix(b"Bearer "));

@@ -14,16 +14,22 @@ use clap::ValueEnum as _;
 use futures_util::{Stream, stream::unfold};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 
 use super::App;
 use crate::{
     args::Sort,
     cmd::status::document,
     kinds::{self, Kind},
-    look::board::{Board, Wanted},
-    output::millis,
+    look::{
+        board::{Board, Wanted},
+        looker::Shown,
+    },
+    output::{human, millis},
 };
+
+/// A page that hears nothing for longer takes the connection for dead.
+const SILENT: Duration = Duration::from_secs(2);
 
 /// More rows are no help to a reader, and cost a browser much.
 const ROWS: usize = 200;
@@ -62,6 +68,8 @@ struct Viewer {
     boards: watch::Receiver<Option<Arc<Board>>>,
     asked: Asked,
     wanted: Wanted,
+    /// The last that it was told of.
+    board: Option<Arc<Board>>,
 }
 
 impl Viewer {
@@ -69,12 +77,14 @@ impl Viewer {
         let mut boards = app.boards.clone();
         // A board of before may be old: nothing is looked at while no page is open.
         boards.mark_unchanged();
-        let names = asked.name.iter().cloned().collect();
+        let kind = Kind::from_str(&asked.kind, false).ok();
+        let one = asked.name.iter();
+        let shown = one.map(|name| Shown::alone(name, kind)).collect();
         let number = {
             let mut viewers = app.viewers();
             viewers.last += 1;
             let number = viewers.last;
-            viewers.pages.insert(number, names);
+            viewers.pages.insert(number, shown);
             number
         };
         app.wake.notify_one();
@@ -84,23 +94,41 @@ impl Viewer {
             boards,
             wanted: asked.wanted(),
             asked,
+            board: None,
         }
     }
 
     async fn next(&mut self) -> Option<Value> {
-        self.boards.changed().await.ok()?;
-        let board = self.boards.borrow_and_update().clone()?;
+        loop {
+            let changed = timeout(SILENT, self.boards.changed()).await;
+            if let Ok(changed) = changed {
+                changed.ok()?;
+                self.board.clone_from(&self.boards.borrow_and_update());
+                return self.document();
+            }
+            // A look that takes long: the last board, and why it is old.
+            let old = { self.board.as_ref() }.and_then(|board| board.at.elapsed().ok());
+            if let (Some(old), Some(mut document)) = (old, self.document()) {
+                let trouble = format!("the server has not answered for {}", human(old));
+                document["trouble"] = json!(trouble);
+                return Some(document);
+            }
+        }
+    }
+
+    fn document(&self) -> Option<Value> {
+        let board = self.board.as_ref()?;
         Some(match &self.asked.name {
-            Some(name) => one(&self.app, &board, name),
-            None => self.list(&board),
+            Some(name) => one(&self.app, board, name),
+            None => self.list(board),
         })
     }
 
     fn list(&self, board: &Board) -> Value {
         let rows = board.rows(&self.wanted);
         let seen = &rows[..rows.len().min(ROWS)];
-        let names = seen.iter().map(|lock| lock.name.clone()).collect();
-        self.app.viewers().pages.insert(self.number, names);
+        let shown = seen.iter().map(|lock| Shown::in_list(&lock.name)).collect();
+        self.app.viewers().pages.insert(self.number, shown);
         let counts = board.counts();
         let mut list = json!({
             "keys": board.keys,

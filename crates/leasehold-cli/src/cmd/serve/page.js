@@ -606,7 +606,7 @@ function historyPart(history, now) {
     h("td", { text: since == null ? NONE : clock(since, now) }),
     h("td", { text: until == null ? "now" : clock(until, now) }),
     h("td", { class: "figure", text: since == null ? NONE : human((until ?? now) - since) }));
-  const words = "Holders since leasehold serve runs, looked at once a second: shorter holds may be missing.";
+  const words = "Holders that leasehold serve has seen while it was looked at, once a second: shorter holds are missing.";
   return section("history", "Holders so far",
     history.length ? table(["Holder", "Since", "Until", "For"], history.map(row)) : h("p", { text: "None yet." }), h("p", { class: "note", text: words }));
 }

@@ -2,9 +2,13 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
 
-use axum::{extract::State, http::header, response::IntoResponse};
+use axum::{
+    extract::State,
+    http::{HeaderMap, header},
+    response::IntoResponse,
+};
 use leasehold::Status;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 use super::App;
 use crate::{
@@ -12,38 +16,39 @@ use crate::{
     look::{board::Board, table},
 };
 
-/// Prometheus waits for ten seconds, unless it is told otherwise.
+/// Prometheus waits for ten seconds, unless it says otherwise.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-pub(super) async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+/// Four fifths of the time that Prometheus waits.
+fn patience(headers: &HeaderMap) -> Duration {
+    let said = headers.get("x-prometheus-scrape-timeout-seconds");
+    let said = said.and_then(|said| said.to_str().ok()?.parse().ok());
+    let said = said.and_then(|said| Duration::try_from_secs_f64(said).ok());
+    said.map_or(PATIENCE, |said| PATIENCE.min(said * 4 / 5))
+}
+
+pub(super) async fn metrics(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> impl IntoResponse + use<> {
     let mut boards = app.boards.clone();
     boards.mark_unchanged();
     app.viewers().scraped = Some(std::time::Instant::now());
     app.wake.notify_one();
-    let until = Instant::now() + PATIENCE;
-    let mut text = String::new();
-    loop {
-        let changed = tokio::select! {
-            changed = boards.changed() => changed.is_ok(),
-            () = sleep_until(until) => false,
-        };
-        let board = boards.borrow_and_update().clone();
+    let until = Instant::now() + patience(&headers);
+    // Of those that came meanwhile, the last: an older one may be of hours ago.
+    let mut last: Option<Arc<Board>> = None;
+    while let Ok(Ok(())) = timeout_at(until, boards.changed()).await {
+        last.clone_from(&boards.borrow_and_update());
         let is_done = |board: &Arc<Board>| board.round.is_some() || board.trouble.is_some();
-        if !changed || board.as_ref().is_some_and(is_done) {
-            exposition(
-                &mut text,
-                board.as_deref().filter(|_| changed),
-                &app.classes,
-            );
-            return (
-                [(
-                    header::CONTENT_TYPE,
-                    "text/plain; version=0.0.4; charset=utf-8",
-                )],
-                text,
-            );
+        if last.as_ref().is_some_and(is_done) {
+            break;
         }
     }
+    let mut text = String::new();
+    exposition(&mut text, last.as_deref(), &app.classes);
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], text)
 }
 
 /// Of the locks of one kind and class.

@@ -9,7 +9,7 @@ use ratatui::{
 use tokio::sync::mpsc;
 
 use super::view::View;
-use crate::look::board::Board;
+use crate::look::{board::Board, looker::Shown};
 
 pub(super) struct Screen(DefaultTerminal);
 
@@ -19,15 +19,15 @@ impl Screen {
         Ok(Screen(ratatui::try_init()?))
     }
 
-    /// The names that are on the screen now.
+    /// The locks that are on the screen now.
     pub(super) fn draw(
         &mut self,
         view: &mut View,
         board: Option<&Board>,
-    ) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        self.0.draw(|frame| names = view.draw(frame, board))?;
-        Ok(names)
+    ) -> io::Result<Vec<Shown>> {
+        let mut shown = Vec::new();
+        self.0.draw(|frame| shown = view.draw(frame, board))?;
+        Ok(shown)
     }
 }
 

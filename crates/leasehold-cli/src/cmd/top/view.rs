@@ -13,9 +13,11 @@ use ratatui::{
 use crate::{
     args::Sort,
     cmd::status,
+    kinds::Kind,
     life,
     look::{
         board::{Board, Wanted},
+        looker::Shown,
         table::{self, Lines},
     },
     output::{human, visible},
@@ -47,8 +49,8 @@ pub(super) struct View {
     first: usize,
     /// How many rows fit.
     fit: usize,
-    /// The name of the lock that is looked at, and how far its text is scrolled.
-    one: Option<(String, u16)>,
+    /// The lock that is looked at, and how far its text is scrolled.
+    one: Option<(Shown, u16)>,
 }
 
 impl View {
@@ -81,7 +83,7 @@ impl View {
             KeyCode::Char('/') => self.types = true,
             KeyCode::Char('s') => self.wanted.sort = after(self.wanted.sort),
             KeyCode::Esc => self.wanted.search.clear(),
-            KeyCode::Enter => self.one = self.chosen.clone().map(|name| (name, 0)),
+            KeyCode::Enter => self.open(board),
             code => {
                 let page = isize::try_from(self.fit).unwrap_or(isize::MAX);
                 match code {
@@ -96,6 +98,14 @@ impl View {
             }
         }
         Does::GoesOn
+    }
+
+    fn open(&mut self, board: Option<&Board>) {
+        let Some(name) = &self.chosen else { return };
+        let locks = board.into_iter().flat_map(|board| &board.locks);
+        let kind = { locks }.find(|lock| lock.name == *name);
+        let kind = kind.and_then(|lock| Kind::of(lock.kind));
+        self.one = Some((Shown::alone(name, kind), 0));
     }
 
     fn type_filter(&mut self, code: KeyCode) {
@@ -133,20 +143,20 @@ impl View {
         self.chosen = rows.get(next).map(|lock| lock.name.clone());
     }
 
-    /// Draws it. The names of the locks that are seen.
-    pub(super) fn draw(&mut self, frame: &mut Frame, board: Option<&Board>) -> Vec<String> {
+    /// Draws it. The locks that are seen.
+    pub(super) fn draw(&mut self, frame: &mut Frame, board: Option<&Board>) -> Vec<Shown> {
         let (wide, high) = (frame.area().width, frame.area().height);
-        let (mut lines, names) = if wide < LEAST.0 || high < LEAST.1 {
+        let (mut lines, shown) = if wide < LEAST.0 || high < LEAST.1 {
             let text = format!("{} × {} at least", LEAST.0, LEAST.1);
             (vec![Line::from(text)], Vec::new())
-        } else if let Some((name, by)) = self.one.clone() {
-            (Self::one(&name, by, board, high.into()), vec![name])
+        } else if let Some((one, by)) = self.one.clone() {
+            (Self::one(&one.name, by, board, high.into()), vec![one])
         } else {
             self.list(board, wide.into(), high.into())
         };
         lines.truncate(high.into());
         frame.render_widget(Paragraph::new(lines), frame.area());
-        names
+        shown
     }
 
     fn list(
@@ -154,7 +164,7 @@ impl View {
         board: Option<&Board>,
         wide: usize,
         high: usize,
-    ) -> (Vec<Line<'static>>, Vec<String>) {
+    ) -> (Vec<Line<'static>>, Vec<Shown>) {
         let mut lines = self.head(board, wide);
         let Some(board) = board else {
             return (lines, Vec::new());
@@ -208,7 +218,10 @@ impl View {
                 Line::from(format!(" filter: {search}   / changes it, esc clears it"))
             }
         });
-        (lines, seen.iter().map(|lock| lock.name.clone()).collect())
+        (
+            lines,
+            seen.iter().map(|lock| Shown::in_list(&lock.name)).collect(),
+        )
     }
 
     /// The title, the server, and the counts; or why the server cannot be asked.
