@@ -124,7 +124,7 @@ impl Live {
 
     /// The first that is as wanted, and the number of those before it.
     #[track_caller]
-    fn until(&mut self, is: impl Fn(&Value) -> bool) -> (Value, usize) {
+    fn until(&mut self, mut is: impl FnMut(&Value) -> bool) -> (Value, usize) {
         for before in 0..40 {
             let document = self.next();
             if is(&document) {
