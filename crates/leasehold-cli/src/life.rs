@@ -111,6 +111,14 @@ pub(crate) fn of_lock(status: &Status) -> Life {
     worst(status).map_or(Life::Unknown, |(_, life)| life)
 }
 
+/// Whether the server tells of no client of ours, though some hold locks.
+pub(crate) fn is_blind<'a>(found: impl IntoIterator<Item = &'a Status>) -> bool {
+    let holders = found.into_iter().flat_map(|lock| &lock.holders);
+    // Ours tell when their leases were asked for.
+    let mut ours = holders.filter(|holder| holder.since.is_some()).peekable();
+    ours.peek().is_some() && ours.all(|holder| holder.connected.is_none())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,7 +22,12 @@ mod supervise;
 mod terms;
 mod trace;
 
-use std::{ffi::OsString, io, os::unix::net::UnixStream, process::ExitCode};
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal as _},
+    os::unix::net::UnixStream,
+    process::ExitCode,
+};
 
 use args::{Args, Command};
 use clap::Parser;
@@ -65,7 +70,9 @@ fn run(args: &Args) -> Result<Exit, Failure> {
         .build()
         .map_err(|error| Failure::internal("start", &error))?;
     let verbose = args.verbose;
-    if !matches!(args.command, Command::Run(_)) {
+    // `top` draws where these lines would stand.
+    let draws = matches!(args.command, Command::Top(_)) && io::stderr().is_terminal();
+    if !matches!(args.command, Command::Run(_)) && !draws {
         trace::start(verbose, anstream::stderr);
     }
     let ended = runtime.block_on(async {

@@ -77,16 +77,22 @@ fn escape(text: &str, which: impl Fn(char) -> bool, how: impl Fn(char) -> String
     escaped
 }
 
-/// Control characters, and those that change the order in which the text around them is shown.
+/// Control characters, those that change the order in which the text around them is shown, and those that are not seen: a name with one would
+/// look like another.
 fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
-            '\u{61c}'
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{200b}'
                 | '\u{200e}'
                 | '\u{200f}'
                 | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{2064}'
                 | '\u{2066}'..='\u{2069}'
+                | '\u{feff}'
+                | '\u{e0000}'..='\u{e007f}'
         )
 }
 

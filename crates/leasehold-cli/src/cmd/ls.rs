@@ -135,10 +135,7 @@ async fn look_again(client: &Client, found: &mut Vec<Status>) {
 
 /// To `--gone` no lock would be an answer where the server does not tell of any client of ours.
 fn refuse_blindness(found: &[Status]) -> Result<(), Failure> {
-    let holders = found.iter().flat_map(|lock| &lock.holders);
-    // Ours tell when their leases were asked for.
-    let mut ours = holders.filter(|holder| holder.since.is_some()).peekable();
-    if ours.peek().is_some() && ours.all(|holder| holder.connected.is_none()) {
+    if life::is_blind(found) {
         let message = "the server does not tell which clients are connected: it is a replica, or the rules of its user lack +client|list, \
                        +client|setname or +info, or labels (docs/keys.md#permissions)";
         return Err(Failure::new(Exit::Rejected, message));

@@ -21,10 +21,16 @@ use axum::{
     response::IntoResponse,
     routing::{get, post},
 };
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
 use leasehold::Client;
 use tokio::{
     net::TcpListener,
-    sync::{Notify, watch},
+    sync::{Notify, Semaphore, watch},
+    time::sleep,
 };
 
 use crate::{
@@ -107,6 +113,7 @@ pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
         client = address.connect() => client?,
         exit = told.next() => return Ok(exit),
     };
+    looker::try_out(&client, &args.pattern).await?;
     let at = listener
         .local_addr()
         .map_err(|error| Failure::internal("listen", &error))?;
@@ -132,12 +139,36 @@ pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
         Arc::clone(&app.wake),
         sender,
     ));
-    let served = axum::serve(listener, router(&app));
     tokio::select! {
-        served = served => served.map_err(|error| Failure::internal("serve", &error))?,
-        exit = told.next() => return Ok(exit),
+        never = accept(&listener, router(&app)) => match never {},
+        exit = told.next() => Ok(exit),
     }
-    Ok(Exit::Done)
+}
+
+/// Answers on so many connections at once; others wait for their turn.
+const CONNECTIONS: usize = 200;
+/// A request that takes longer to say is given up.
+const HEADERS: Duration = Duration::from_secs(10);
+
+async fn accept(listener: &TcpListener, router: Router) -> std::convert::Infallible {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await;
+        let Ok((stream, _)) = listener.accept().await else {
+            // No file is left for it: one may be soon.
+            sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEADERS);
+        let service = TowerToHyperService::new(router.clone());
+        let served = http.serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(async move {
+            // How it ended matters to the other side.
+            let _ = served.await;
+            drop(place);
+        });
+    }
 }
 
 fn router(app: &Arc<App>) -> Router {

@@ -235,7 +235,9 @@ fn of_server(status: &Status, vote: &ServerVote) -> String {
             if is_the {
                 format!("for the holder{left}")
             } else {
-                format!("for another, {}{left}", visible(&there.owner))
+                let owner = kinds::owner(status, there);
+                let owner = owner.map_or(kinds::NO_LOCKS_VALUE.to_owned(), visible);
+                format!("for another, {owner}{left}")
             }
         }
     };

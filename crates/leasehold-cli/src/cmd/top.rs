@@ -29,6 +29,7 @@ use crate::{
 pub(crate) async fn run(args: &Top) -> Result<Exit, Failure> {
     let address = args.server.address()?;
     let client = address.connect().await?;
+    looker::try_out(&client, &args.pattern).await?;
     let mut looker = Looker::new(client, &args.pattern);
     let wanted = Wanted {
         sort: args.sort,

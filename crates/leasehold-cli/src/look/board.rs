@@ -1,6 +1,7 @@
 //! What is known of a server's locks at one moment, and the rows that a screen shows of it.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
@@ -32,6 +33,10 @@ pub(crate) struct Board {
     pub(crate) progress: f64,
     /// Why the server could not be asked: the locks are those that were known before. Or a node of a cluster, whose locks are missing.
     pub(crate) trouble: Option<String>,
+    /// It is of a node of a cluster.
+    pub(crate) is_part: bool,
+    /// Locks that are looked at by themselves and are not among the others.
+    pub(crate) alone: HashMap<String, Result<Option<Arc<Status>>, String>>,
 }
 
 /// Which locks a screen shows, and in which order.
@@ -68,8 +73,12 @@ impl Wanted {
 
 /// Whether a name contains the words of a search; or, with * in it, begins, goes on and ends with them.
 fn is_like(name: &str, search: &str) -> bool {
-    // As it is shown, or a name with a control character could not be searched for.
-    let name = visible(name);
+    // Also as it is shown, or a name with a control character could not be searched for.
+    let shown = visible(name);
+    reads_like(name, search) || shown != name && reads_like(&shown, search)
+}
+
+fn reads_like(name: &str, search: &str) -> bool {
     let mut parts = search.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(last) = parts.next_back() else {
@@ -93,6 +102,23 @@ fn is_like(name: &str, search: &str) -> bool {
 impl Board {
     pub(crate) fn held_for(&self, lock: &Status) -> Option<Age> {
         self.stories().held_for(&lock.name, self.at)
+    }
+
+    /// A lock that was looked at, by itself or among all. An error is of this lock; `None`: it is free.
+    pub(crate) fn one(&self, name: &str) -> Result<Option<&Status>, &str> {
+        if let Some(lock) = self.locks.iter().find(|lock| lock.name == name) {
+            return Ok(Some(lock));
+        }
+        match self.alone.get(name) {
+            None => Ok(None),
+            Some(Ok(found)) => Ok(found.as_deref()),
+            Some(Err(error)) => Err(error),
+        }
+    }
+
+    /// Whether the server does not tell which clients of ours are connected.
+    pub(crate) fn is_blind(&self) -> bool {
+        life::is_blind(self.locks.iter().map(Arc::as_ref))
     }
 
     /// The holds of a name, the newest first.

@@ -4,7 +4,7 @@
 //! each two. Each of these costs the server some time, as measured below, and a look may cost two hundredths of the time until the next.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
@@ -17,6 +17,7 @@ use tokio::{
 
 use super::{board::Board, stories::Stories};
 use crate::{
+    exit::Failure,
     kinds::{self, Kind},
     life,
     output::redact,
@@ -29,10 +30,14 @@ const SPEND: Duration = Duration::from_millis(10);
 /// What a page of its keys takes it, and what a lock does, be it found or looked at again.
 const A_PAGE: Duration = Duration::from_micros(500);
 const A_LOCK: Duration = Duration::from_micros(60);
+const A_HOLDER: Duration = Duration::from_micros(5);
 /// A lock on a screen is looked at no more often.
 const AGAIN: Duration = Duration::from_millis(900);
-/// And no more of them at a time, those first that were looked at longest ago.
-const AGAIN_MOST: usize = 125;
+/// At once they cost no more than a half of a look; those first that were looked at longest ago.
+const AGAIN_SPEND: Duration = Duration::from_millis(5);
+/// Of those that are on no screen, and whose holders seem to be gone; and of those that are looked at by themselves.
+const MARKED_MOST: usize = 16;
+const ALONE_MOST: usize = 16;
 /// Connections are listed no more often; and where the list takes the server long, that much less often.
 const CONNECTIONS: Duration = Duration::from_secs(2);
 const SHARE: u32 = 50;
@@ -43,6 +48,8 @@ pub(crate) struct Looker {
     find: Find,
     /// By name.
     locks: HashMap<String, Seen>,
+    /// Those that are looked at by themselves, and were in no page: free, or not reached yet, or outside of the pattern.
+    alone: HashMap<String, Alone>,
     stories: Arc<Mutex<Stories>>,
     round: Round,
     connections_next: Option<Instant>,
@@ -53,6 +60,18 @@ struct Seen {
     at: Instant,
     /// The round that has seen it last.
     round: u64,
+}
+
+struct Alone {
+    at: Instant,
+    /// `None`: free.
+    found: Result<Option<Arc<Status>>, String>,
+}
+
+/// What a look at it costs the server.
+fn cost_of(lock: &Status) -> Duration {
+    let entries = lock.holders.len() + lock.queue.len();
+    A_LOCK + A_HOLDER * u32::try_from(entries).unwrap_or(u32::MAX)
 }
 
 impl Seen {
@@ -124,6 +143,7 @@ impl Looker {
             client,
             pattern: pattern.to_owned(),
             locks: HashMap::new(),
+            alone: HashMap::new(),
             stories: Arc::default(),
             round: Round::new(0),
             connections_next: None,
@@ -163,7 +183,7 @@ impl Looker {
     async fn spend(&mut self, shown: &[Shown], spend: Duration) -> Result<(), Error> {
         // Each of the three is tried: of a cluster only a part may be away.
         let again = self.again(shown).await;
-        let mut cost = *again.as_ref().unwrap_or(&Duration::ZERO);
+        let mut cost = *again.as_ref().unwrap_or(&Duration::ZERO) + self.alone(shown).await;
         // A page is read in any case, or a screen that is large would stand still.
         loop {
             let before = self.find.progress();
@@ -180,8 +200,9 @@ impl Looker {
                 }
                 Err(error) => return Err(error),
             };
-            cost += A_PAGE + A_LOCK * u32::try_from(page.len()).unwrap_or(u32::MAX);
+            cost += A_PAGE;
             for lock in page {
+                cost += cost_of(&lock);
                 self.note(lock);
             }
             if cost >= spend {
@@ -194,46 +215,80 @@ impl Looker {
 
     /// Looks again at the locks that are shown, and at those whose holders seem to be gone: they may just have let go and ended. The cost.
     async fn again(&mut self, shown: &[Shown]) -> Result<Duration, Error> {
-        let marked = self.locks.values();
-        let marked = marked.filter(|seen| life::of_lock(&seen.status).mark().is_some());
+        let old = |seen: &&Seen| seen.at.elapsed() >= AGAIN;
+        let by_age = |of: &mut Vec<&Seen>| of.sort_by_key(|seen| seen.at);
         let known = shown.iter().filter_map(|it| self.locks.get(&it.name));
-        let mut old: Vec<&Seen> = { known.chain(marked) }
-            .filter(|seen| seen.at.elapsed() >= AGAIN)
+        let mut known: Vec<&Seen> = known.filter(old).collect();
+        by_age(&mut known);
+        let marked = self.locks.values().filter(old);
+        let mut marked: Vec<&Seen> = marked
+            .filter(|seen| life::of_lock(&seen.status).mark().is_some())
             .collect();
-        old.sort_unstable_by(|one, other| {
-            let key = |seen: &Seen| (seen.at, seen.status.name.clone());
-            key(one).cmp(&key(other))
-        });
-        old.dedup_by(|one, other| one.status.name == other.status.name);
-        let old = old.into_iter().take(AGAIN_MOST);
-        let mut again: Vec<Status> = old.map(|seen| Status::clone(&seen.status)).collect();
-        let asked: Vec<String> = again.iter().map(|lock| lock.name.clone()).collect();
-        if !again.is_empty() {
-            self.client.look_again(&mut again).await?;
+        by_age(&mut marked);
+        let (mut cost, mut asked) = (Duration::ZERO, HashSet::new());
+        let mut again: Vec<Status> = Vec::new();
+        for seen in known
+            .into_iter()
+            .chain(marked.into_iter().take(MARKED_MOST))
+        {
+            if cost < AGAIN_SPEND && asked.insert(seen.status.name.clone()) {
+                cost += cost_of(&seen.status);
+                again.push(Status::clone(&seen.status));
+            }
+        }
+        if again.is_empty() {
+            return Ok(cost);
+        }
+        self.client.look_again(&mut again).await?;
+        for lock in again {
+            asked.remove(&lock.name);
+            self.note(lock);
         }
         let now = SystemTime::now();
         for name in &asked {
-            if again.iter().all(|lock| lock.name != *name) {
-                self.locks.remove(name);
-                self.stories_mut().end(name, now);
-            }
+            self.locks.remove(name);
+            self.stories_mut().end(name, now);
         }
-        for lock in again {
-            self.note(lock);
-        }
-        let mut looks = asked.len();
-        // A lock that is looked at by itself, and is free, or was in no page yet.
-        for one in shown.iter().filter(|it| it.is_alone) {
-            if self.locks.contains_key(&one.name) || asked.contains(&one.name) {
-                continue;
+        Ok(cost)
+    }
+
+    /// Looks at those that are looked at by themselves and stand in no page. An error is of that lock alone. The cost.
+    async fn alone(&mut self, shown: &[Shown]) -> Duration {
+        let shown = shown.iter().filter(|it| it.is_alone);
+        let missing: Vec<&Shown> = shown
+            .filter(|it| !self.locks.contains_key(&it.name))
+            .collect();
+        self.alone
+            .retain(|name, _| missing.iter().any(|it| it.name == *name));
+        let age = |it: &&Shown| self.alone.get(&it.name).map(|alone| alone.at);
+        let mut old: Vec<&Shown> = missing
+            .into_iter()
+            .filter(|it| age(it).is_none_or(|at| at.elapsed() >= AGAIN))
+            .collect();
+        old.sort_by_key(age);
+        let mut cost = Duration::ZERO;
+        for one in old.into_iter().take(ALONE_MOST) {
+            let mut looked = kinds::look(&self.client, one.kind, &one.name).await;
+            if looked.as_ref().is_err_and(kinds::is_of_another_kind) && one.kind.is_some() {
+                looked = kinds::find(&self.client, &one.name).await;
             }
-            looks += 3;
-            let (_, lock) = kinds::look(&self.client, one.kind, &one.name).await?;
-            if !lock.holders.is_empty() && !kinds::may_be_data(&lock) {
-                self.note(lock);
-            }
+            cost += A_LOCK * 3;
+            let now = SystemTime::now();
+            let found = match looked {
+                Ok((_, lock)) if !lock.holders.is_empty() && !kinds::may_be_data(&lock) => {
+                    self.stories_mut().add(&lock, now);
+                    Ok(Some(Arc::new(lock)))
+                }
+                Ok(_) => {
+                    self.stories_mut().end(&one.name, now);
+                    Ok(None)
+                }
+                Err(error) => Err(told(&error)),
+            };
+            let at = Instant::now();
+            self.alone.insert(one.name.clone(), Alone { at, found });
         }
-        Ok(A_LOCK * u32::try_from(looks).unwrap_or(u32::MAX))
+        cost
     }
 
     fn note(&mut self, mut lock: Status) {
@@ -300,6 +355,10 @@ impl Looker {
     }
 
     fn board(&self, trouble: Option<String>) -> Board {
+        let alone = self
+            .alone
+            .iter()
+            .map(|(name, it)| (name.clone(), it.found.clone()));
         let part = self.round.missing.as_ref().or(self.round.missed.as_ref());
         let (round, keys) = self.round.last.unzip();
         let mut locks: Vec<_> = self
@@ -315,8 +374,19 @@ impl Looker {
             keys: keys.flatten(),
             round,
             progress: self.find.progress(),
+            is_part: trouble.is_none() && part.is_some(),
             trouble: trouble.or(part.cloned()),
+            alone: alone.collect(),
         }
+    }
+}
+
+/// Refuses what could never be shown: a pattern that is none, a majority, a user who may not look.
+pub(crate) async fn try_out(client: &Client, pattern: &str) -> Result<(), Failure> {
+    match client.find(pattern).next().await {
+        Err(error @ (Error::Invalid { .. } | Error::Rejected { .. })) => Err(error.into()),
+        // Who is away may come back.
+        _ => Ok(()),
     }
 }
 

@@ -49,9 +49,15 @@ impl Guard {
             || self.is_given(host)
     }
 
-    /// Whether a page at `origin` is of this server. Behind a proxy the request's own host may be another.
-    fn is_own(&self, origin: &str, host: Option<&str>) -> bool {
-        host == Some(origin) || self.is_given(origin)
+    /// Whether a page of another server asks. Browsers send the origin with each POST, and with requests to others; a program that is none may leave it out.
+    fn is_foreign(&self, headers: &HeaderMap) -> bool {
+        let Some(origin) = headers.get(header::ORIGIN) else {
+            return false;
+        };
+        let origin = origin.to_str().ok().and_then(|it| it.split_once("://"));
+        let host = headers.get(header::HOST).and_then(|it| it.to_str().ok());
+        // Behind a proxy the request's own host may be another.
+        !origin.is_some_and(|(_, origin)| Some(origin) == host || self.is_given(origin))
     }
 
     fn is_given(&self, host: &str) -> bool {
@@ -65,19 +71,11 @@ impl Guard {
 
     /// Why a lock may not be taken away by this request; `None`: it may.
     pub(super) fn refuses_unlock(&self, headers: &HeaderMap) -> Option<Response> {
-        let text = |name: header::HeaderName| headers.get(name)?.to_str().ok();
-        // Browsers send it with each POST; a program that is none may leave it out.
-        if let Some(origin) = headers.get(header::ORIGIN) {
-            let origin = origin
-                .to_str()
-                .ok()
-                .and_then(|origin| origin.split_once("://"));
-            if !origin.is_some_and(|(_, host)| self.is_own(host, text(header::HOST))) {
-                return Some(refusal(
-                    StatusCode::FORBIDDEN,
-                    "the request comes from a page of another origin",
-                ));
-            }
+        if self.is_foreign(headers) {
+            return Some(refusal(
+                StatusCode::FORBIDDEN,
+                "the request comes from a page of another origin",
+            ));
         }
         let Some(unlock) = &self.unlock else {
             return Some(refusal(
@@ -134,7 +132,8 @@ pub(super) async fn host(State(app): State<Arc<App>>, request: Request, next: Ne
 pub(super) async fn token(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     // A browser that asks for a page of another site: it would not show the answer, but the server would be looked at.
     let site = request.headers().get("sec-fetch-site");
-    if site.is_some_and(|site| site == "cross-site") {
+    let foreign = site.is_some_and(|site| site == "cross-site" || site == "same-site");
+    if foreign || app.guard.is_foreign(request.headers()) {
         return refusal(
             StatusCode::FORBIDDEN,
             "the request comes from a page of another site",

@@ -21,6 +21,7 @@ use crate::{
     args::Sort,
     cmd::status::document,
     kinds::{self, Kind},
+    life,
     look::{
         board::{Board, Wanted},
         looker::Shown,
@@ -52,13 +53,32 @@ impl Asked {
     fn wanted(&self) -> Wanted {
         let is_set = |flag: &Option<String>| flag.as_deref() == Some("1");
         Wanted {
-            search: self.search.clone(),
+            search: unescaped(&self.search),
             kind: Kind::from_str(&self.kind, false).ok(),
             waited: is_set(&self.waited),
             gone: is_set(&self.gone),
             sort: Sort::from_str(&self.sort, false).unwrap_or(Sort::Name),
         }
     }
+}
+
+/// The page shows letters that are not seen as in `\\u200b`, and so they are searched for.
+fn unescaped(search: &str) -> String {
+    let mut parts = search.split("\\u");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part
+            .get(..4)
+            .and_then(|code| u32::from_str_radix(code, 16).ok());
+        if let Some(letter) = code.and_then(char::from_u32) {
+            text.push(letter);
+            text.push_str(&part[4..]);
+        } else {
+            text.push_str("\\u");
+            text.push_str(part);
+        }
+    }
+    text
 }
 
 /// A page that is open.
@@ -141,7 +161,7 @@ impl Viewer {
             "endless": counts.endless,
             "oldest_ms": board.oldest().map(millis),
             "matching": rows.len(),
-            "rows": seen.iter().map(|lock| row(board, lock)).collect::<Vec<_>>(),
+            "rows": seen.iter().map(|lock| in_list(board, lock)).collect::<Vec<_>>(),
         });
         put_head(&mut list, &self.app, board);
         list
@@ -164,9 +184,27 @@ fn row(board: &Board, lock: &leasehold::Status) -> Value {
     row
 }
 
+/// A lock may have a thousand holders and waiters: a list shows the one that needs looking after most, and how many there are.
+fn in_list(board: &Board, lock: &leasehold::Status) -> Value {
+    let mut one = lock.clone();
+    if let Some((worst, _)) = life::worst(lock) {
+        one.holders = vec![worst.clone()];
+    }
+    one.queue.truncate(1);
+    let mut row = row(board, &one);
+    row["holder_count"] = json!(lock.holders.len());
+    let left = lock.holders.iter().map(|holder| holder.remaining);
+    let left = left.collect::<Option<Vec<_>>>();
+    row["left_ms"] = json!(left.and_then(|left| left.into_iter().max()).map(millis));
+    row
+}
+
 /// One lock, its holders since this program runs, and its keys.
 fn one(app: &App, board: &Board, name: &str) -> Value {
-    let lock = board.locks.iter().find(|lock| lock.name == name);
+    let (lock, error) = match board.one(name) {
+        Ok(lock) => (lock, None),
+        Err(error) => (None, Some(error)),
+    };
     let story = board.story(name).into_iter().take(50).map(|past| {
         json!({
             "owner": past.shown,
@@ -185,6 +223,9 @@ fn one(app: &App, board: &Board, name: &str) -> Value {
         "keys": keys.collect::<Vec<_>>(),
     });
     put_head(&mut one, app, board);
+    if let Some(error) = error {
+        one["trouble"] = json!(error);
+    }
     one
 }
 

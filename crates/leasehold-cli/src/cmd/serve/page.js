@@ -381,7 +381,7 @@ function worst(row) {
 function whoHas(row) {
   if (row.count != null) return `${number(row.count)} to come`;
   const holder = worst(row);
-  const others = row.holders.length - 1;
+  const others = (row.holder_count ?? row.holders.length) - 1;
   if (!holder) return NONE;
   return whoIs(row, holder) + (others > 1 ? ` and ${number(others)} others` : others ? " and another" : "");
 }
@@ -398,6 +398,7 @@ function heldFor(row, gone) {
 /** When its lease ends that is not renewed: `null` where it has no holder, `Infinity` where it has no end. */
 function leftOf(row) {
   if (!row.holders.length) return null;
+  if ("left_ms" in row) return row.left_ms ?? Infinity;
   return Math.max(...row.holders.map((holder) => holder.remaining_ms ?? Infinity));
 }
 

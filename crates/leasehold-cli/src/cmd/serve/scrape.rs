@@ -77,13 +77,15 @@ impl Sums {
 /// The text that Prometheus reads. Before the first look at all keys has ended there are no series of locks, since their sums would be too small.
 fn exposition(text: &mut String, board: Option<&Board>, classes: &[String]) {
     let is_up = board.is_some_and(|board| board.trouble.is_none());
+    // Of a cluster the nodes that answer are told of: their locks need their alerts.
+    let tells = board.is_some_and(|board| board.trouble.is_none() || board.is_part);
     one(
         text,
         "leasehold_server_up",
         "whether the server answers",
         &[(String::new(), f64::from(u8::from(is_up)))],
     );
-    let Some(board) = board.filter(|_| is_up) else {
+    let Some(board) = board.filter(|_| tells) else {
         return;
     };
     let Some(round) = board.round else { return };
@@ -104,7 +106,8 @@ fn exposition(text: &mut String, board: Option<&Board>, classes: &[String]) {
     }
     let mut sums: BTreeMap<(String, &str), Sums> = BTreeMap::new();
     for lock in &board.locks {
-        let class = classes.iter().find(|class| lock.name.starts_with(*class));
+        let begins = classes.iter().filter(|it| lock.name.starts_with(*it));
+        let class = begins.max_by_key(|class| class.len());
         let of = (lock.kind.to_string(), class.map_or("other", String::as_str));
         let sums = sums.entry(of).or_default();
         sums.add(lock, board.held_for(lock).map(|age| age.held));
@@ -128,15 +131,17 @@ fn exposition(text: &mut String, board: Option<&Board>, classes: &[String]) {
         "clients that wait for locks",
         &|it| count(it.waiting),
     );
+    // Where the server does not tell, none is no answer.
+    let told = |count: Option<f64>| count.filter(|_| !board.is_blind());
     each(
         "leasehold_server_gone",
         "locks whose holder is not connected",
-        &|it| count(it.gone),
+        &|it| told(count(it.gone)),
     );
     each(
         "leasehold_server_silent",
         "locks whose holder is connected and has sent nothing for 12 s",
-        &|it| count(it.silent),
+        &|it| told(count(it.silent)),
     );
     each(
         "leasehold_server_endless",

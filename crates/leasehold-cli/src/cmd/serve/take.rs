@@ -16,7 +16,7 @@ use serde_json::json;
 use super::{App, guard::refusal};
 use crate::{
     cmd::status::document,
-    kinds::Kind,
+    kinds::{self, Kind},
     look::table,
     output::{self, redact},
 };
@@ -43,7 +43,16 @@ pub(super) async fn unlock(
     };
     match take(&app, &asked).await {
         Ok(response) => response,
-        Err(error) => refusal(StatusCode::BAD_GATEWAY, &redact(&error.to_string())),
+        Err(error) => refusal(status_of(&error), &redact(&error.to_string())),
+    }
+}
+
+fn status_of(error: &Error) -> StatusCode {
+    match error {
+        Error::Invalid { .. } => StatusCode::BAD_REQUEST,
+        // Another kind of lock has the name by now.
+        error if kinds::is_of_another_kind(error) => StatusCode::CONFLICT,
+        _ => StatusCode::BAD_GATEWAY,
     }
 }
 

@@ -9,6 +9,7 @@ use ratatui::{
     text::Line,
     widgets::Paragraph,
 };
+use unicode_width::UnicodeWidthChar as _;
 
 use crate::{
     args::Sort,
@@ -26,6 +27,8 @@ use crate::{
 /// No picture fits into less.
 const LEAST: (u16, u16) = (40, 6);
 const HELP: &str = " ↑↓ choose  enter look  / filter  s sort  q quit";
+/// What `status` puts in front of its values.
+const INDENT: usize = 13;
 const HELP_OF_ONE: &str = " ↑↓ scroll  esc back  q quit";
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
@@ -50,7 +53,7 @@ pub(super) struct View {
     /// How many rows fit.
     fit: usize,
     /// The lock that is looked at, and how far its text is scrolled.
-    one: Option<(Shown, u16)>,
+    one: Option<(Shown, usize)>,
 }
 
 impl View {
@@ -77,6 +80,7 @@ impl View {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Char('c') if is_control => return Does::Ends,
+            KeyCode::Char(_) if is_control => {}
             code if self.types => self.type_filter(code),
             KeyCode::Char('q') => return Does::Ends,
             code if self.one.is_some() => self.scroll(code),
@@ -126,6 +130,10 @@ impl View {
         match code {
             KeyCode::Up | KeyCode::Char('k') => *by = by.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => *by = by.saturating_add(1),
+            KeyCode::PageUp => *by = by.saturating_sub(self.fit),
+            KeyCode::PageDown => *by = by.saturating_add(self.fit),
+            KeyCode::Home => *by = 0,
+            KeyCode::End => *by = usize::MAX,
             KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace => self.one = None,
             _ => {}
         }
@@ -149,8 +157,18 @@ impl View {
         let (mut lines, shown) = if wide < LEAST.0 || high < LEAST.1 {
             let text = format!("{} × {} at least", LEAST.0, LEAST.1);
             (vec![Line::from(text)], Vec::new())
-        } else if let Some((one, by)) = self.one.clone() {
-            (Self::one(&one.name, by, board, high.into()), vec![one])
+        } else if let Some((one, by)) = self.one.take() {
+            self.fit = usize::from(high).saturating_sub(2).max(1);
+            let mut lines = Self::text_of_one(&one.name, board, wide.into());
+            // The end of the text is as far as it can be scrolled.
+            let by = by.min(lines.len().saturating_sub(self.fit));
+            lines.drain(..by);
+            lines.truncate(self.fit);
+            lines.insert(0, self.head_of_one(board));
+            lines.resize(usize::from(high) - 1, Line::default());
+            lines.push(Line::styled(HELP_OF_ONE, FAINT));
+            self.one = Some((one.clone(), by));
+            (lines, vec![one])
         } else {
             self.list(board, wide.into(), high.into())
         };
@@ -242,40 +260,58 @@ impl View {
         vec![title, below]
     }
 
-    /// One lock: as `status` shows it, and who has held it before.
-    fn one(name: &str, by: u16, board: Option<&Board>, high: usize) -> Vec<Line<'static>> {
-        let mut text = String::new();
-        if let Some(board) = board {
-            let lock = board.locks.iter().find(|lock| lock.name == name);
-            text = match lock {
-                Some(lock) => status::picture(lock, board.at),
-                None => format!("{}\n  free       no client holds it\n", visible(name)),
-            };
-            let past = board.story(name);
-            let mut ended = past
-                .iter()
-                .filter_map(|past| Some((past, past.until?)))
-                .peekable();
-            if ended.peek().is_some() {
-                text.push_str("  before\n");
-            }
-            for (past, until) in ended {
-                let held = human(until.duration_since(past.since).unwrap_or_default());
-                let ago = human(board.at.duration_since(until).unwrap_or_default());
-                let _ = writeln!(
-                    text,
-                    "    {}, for {held} at most, until {ago} ago",
-                    past.who
-                );
+    /// The server; or why it cannot be asked, and how old the picture is.
+    fn head_of_one(&self, board: Option<&Board>) -> Line<'static> {
+        match board.and_then(|board| Some((board, board.trouble.as_ref()?))) {
+            None => Line::styled(self.server.clone(), FAINT),
+            Some((_, trouble)) => {
+                let trouble = format!("as it was: {}", visible(trouble));
+                Line::styled(trouble, Style::new().fg(Color::Red))
             }
         }
-        let text = anstream::adapter::strip_str(&text).to_string();
-        let all = text.lines().map(|line| Line::from(line.to_owned()));
-        let mut lines: Vec<Line> = all.skip(by.into()).take(high - 1).collect();
-        lines.resize(high - 1, Line::default());
-        lines.push(Line::styled(HELP_OF_ONE, FAINT));
-        lines
     }
+
+    /// One lock: as `status` shows it, and who has held it before.
+    fn text_of_one(name: &str, board: Option<&Board>, wide: usize) -> Vec<Line<'static>> {
+        let Some(board) = board else {
+            return Vec::new();
+        };
+        let mut text = match board.one(name) {
+            Ok(Some(lock)) => status::picture(lock, board.at),
+            Ok(None) => format!("{}\n  free       no client holds it\n", visible(name)),
+            Err(error) => format!("{}\n  {}\n", visible(name), visible(error)),
+        };
+        let past = board.story(name);
+        let ended = { past.iter() }.filter_map(|past| Some((past, past.until?)));
+        let mut ended = ended.peekable();
+        if ended.peek().is_some() {
+            text.push_str("  before\n");
+        }
+        for (past, until) in ended {
+            let held = human(until.duration_since(past.since).unwrap_or_default());
+            let ago = human(board.at.duration_since(until).unwrap_or_default());
+            let _ = writeln!(text, "    {}, for {held}, until {ago} ago", past.who);
+        }
+        let text = anstream::adapter::strip_str(&text).to_string();
+        let lines = text.lines().flat_map(|line| wrapped(line, wide));
+        lines.map(Line::from).collect()
+    }
+}
+
+/// A line that is too wide goes on below.
+fn wrapped(line: &str, wide: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut width = 0;
+    for letter in line.chars() {
+        let takes = letter.width().unwrap_or_default();
+        if width + takes > wide {
+            lines.push(" ".repeat(INDENT));
+            width = INDENT;
+        }
+        width += takes;
+        lines.last_mut().expect("there is a first").push(letter);
+    }
+    lines
 }
 
 fn after(sort: Sort) -> Sort {
