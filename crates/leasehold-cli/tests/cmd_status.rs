@@ -749,7 +749,10 @@ async fn ls_lists_every_lock_in_a_table_and_as_lines_of_json() {
         "WAITING",
     ];
     assert_eq!(rows[0], heads);
-    assert_eq!(shown.lines().last(), Some("5 locks · 1 with waiters · 1 without an end !"));
+    assert_eq!(
+        shown.lines().last(),
+        Some("5 locks · 1 with waiters · 1 without an end !")
+    );
     let rows = &rows[..rows.len() - 1];
     let names: Vec<&str> = rows[1..].iter().map(|row| row[0].as_str()).collect();
     let expected = [

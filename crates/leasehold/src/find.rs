@@ -60,6 +60,9 @@ impl Find {
     ///
     /// A lock that is there all the while is found, and found once. A lock that is taken or given back meanwhile may be found or not.
     ///
+    /// Where the primaries of a cluster change between two pages, the next page is the first of the first one again, and
+    /// [`progress`](Find::progress) with it. A lock whose slot is moved to another primary meanwhile may be found or not.
+    ///
     /// # Errors
     /// The pattern is not valid, or the server does not answer, or refuses a command. It only reads. The next call asks for the same page.
     ///
@@ -99,9 +102,15 @@ impl Find {
             found = match backend.inspect_all(new.clone()).await {
                 Ok(found) => found,
                 Err(failure) => {
+                    let begun = if page.cursor.servers == cursor.servers {
+                        cursor
+                    } else {
+                        Cursor::default()
+                    };
                     let here = Cursor {
-                        others: page.cursor.others,
-                        ..cursor
+                        keys: begun.keys,
+                        server: begun.server,
+                        ..page.cursor
                     };
                     if here.others > 0 {
                         self.go_on_at(here.behind_server());
@@ -113,15 +122,19 @@ impl Find {
         let found = statuses(&self.core, found).collect();
         // Only now, as the cursor: a page that failed, or whose call was dropped, is asked for again by the next call.
         self.seen.extend(new);
+        self.go_on_at(page.cursor);
         self.keys = page
             .keys
             .map(|keys| self.keys.unwrap_or(0) + keys)
             .or(self.keys);
-        self.go_on_at(page.cursor);
         Ok(Some(found))
     }
 
     fn go_on_at(&mut self, cursor: Cursor) {
+        // The servers are others, and are read from the first on.
+        if self.cursor.is_some_and(|it| it.servers != cursor.servers) {
+            self.keys = None;
+        }
         self.cursor = Some(cursor).filter(|cursor| !cursor.is_end());
     }
 
