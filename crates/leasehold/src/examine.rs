@@ -2,11 +2,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     time::Duration,
 };
 
 use crate::{
-    backend::report::{Answers, ClockOffset, SentinelReport, SentinelView, ServerReport, field},
+    backend::{
+        Failure,
+        report::{Answers, ClockOffset, SentinelReport, SentinelView, ServerReport, field},
+    },
     durations::about,
 };
 
@@ -496,9 +500,8 @@ fn cluster(of: &Of<'_>, answers: &Answers) -> Vec<Finding> {
 /// Whether others can read and change what is said on the way.
 fn encryption(of: &Of<'_>, answers: &Answers) -> Option<Finding> {
     let ip = answers.in_the_clear?;
-    let what = format!("nothing is encrypted on the way to {ip}, which is in no private network");
-    let leads_to =
-        "the password and all names can be read there, and locks taken and freed by others";
+    let what = format!("nothing is encrypted on the way to {ip}, which is no private address");
+    let leads_to = "if that way leads through networks of others, the password and all names can be read there, and locks taken and freed by others";
     let remedy = "rediss:// (or rediss-sentinel, rediss-cluster, redlocks)";
     Some(of.warning("tls", what, leads_to, remedy))
 }
@@ -516,16 +519,28 @@ fn sentinels(of: &Of<'_>, all: &[SentinelReport]) -> Vec<Finding> {
                 "it has no vote in a failover, and clients that ask it alone find no primary",
                 "SENTINEL MONITOR there; or leave it out of the address",
             )),
+            Err(Failure::Rejected(cause)) => found.push(Finding {
+                remedy: "correct the login of the sentinels in the address, or the rights of its user there".to_owned(),
+                ..of.finding(Level::NotAllowed, word, cause.to_string())
+            }),
             Err(failure) => found.push(of.warning(
                 word,
-                failure.cause().to_string(),
-                "it has no vote in a failover; if most have none, no replica takes the primary's place",
-                "start it, or correct its address; if it is gone for good, SENTINEL RESET at the others, one at a time",
+                format!("cannot be asked from here: {}", failure.cause()),
+                "clients on this machine do without it; if the other sentinels do not reach it either, it has no vote in a failover",
+                "look at the way there, and correct its address; if it is down, start it; if it is gone for good, SENTINEL RESET at the others, one at a \
+                 time",
             )),
         }
     }
     let primaries = grouped(&views, |view| view.primary.clone());
-    if primaries.len() > 1 {
+    if primaries.len() > 1 && may_be_one(&primaries) {
+        found.push(of.warning(
+            word,
+            format!("the sentinels name the primary differently: {}", listed(&primaries)),
+            "nothing, if all of these are one server, which cannot be seen from here; else two may hold a lock",
+            "set resolve-hostnames and announce-hostnames alike at all sentinels",
+        ));
+    } else if primaries.len() > 1 {
         found.push(of.danger(
             word,
             format!("the sentinels name different primaries: {}", listed(&primaries)),
@@ -533,17 +548,14 @@ fn sentinels(of: &Of<'_>, all: &[SentinelReport]) -> Vec<Finding> {
             "find out which primary is right; at the sentinels that name another SENTINEL REMOVE, then SENTINEL MONITOR",
         ));
     }
-    let known = grouped(&views, |view| {
-        let (sentinels, replicas) = (view.sentinels, view.replicas);
-        format!("sentinels: {sentinels}, replicas: {replicas}")
-    });
+    // Not the replicas: a sentinel remembers one that is gone until it is reset, and no harm comes of that.
+    let known = grouped(&views, |view| format!("{} sentinels", view.sentinels));
     if known.len() > 1 {
         found.push(of.warning(
             word,
             format!("the sentinels do not know the same group: {}", listed(&known)),
-            "a failover may lack votes, or pass over the best replica",
-            "they tell each other within seconds; else look at the network between them. A sentinel or a replica that is gone for good is forgotten \
-             by SENTINEL RESET",
+            "a failover may lack votes",
+            "they tell each other within seconds; else look at the network between them. A sentinel that is gone for good is forgotten by SENTINEL RESET",
         ));
     }
     let anew: Vec<_> = views.iter().filter(|(_, view)| view.epoch == 0).collect();
@@ -557,6 +569,19 @@ fn sentinels(of: &Of<'_>, all: &[SentinelReport]) -> Vec<Finding> {
         ));
     }
     found
+}
+
+/// Whether these may be names of one server: no two differ by more than a host's name in place of its IP address.
+fn may_be_one(primaries: &BTreeMap<String, BTreeSet<&str>>) -> bool {
+    let read = |primary: &str| {
+        let (host, port) = primary.rsplit_once(':').unwrap_or((primary, ""));
+        let host = host.trim_matches(['[', ']']).to_lowercase();
+        (port.to_owned(), host.parse::<IpAddr>().map_err(|_| host))
+    };
+    let all: BTreeSet<_> = primaries.keys().map(|primary| read(primary)).collect();
+    let ports: BTreeSet<_> = all.iter().map(|(port, _)| port).collect();
+    let ips = all.iter().filter(|(_, host)| host.is_ok()).count();
+    ports.len() == 1 && ips <= 1 && all.len() - ips <= 1
 }
 
 /// The sentinels that say the same, by what they say.
@@ -616,7 +641,6 @@ const STEERED: &str = "have each clock steered slowly (chrony, or ntpd without s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Failure;
 
     /// A primary as it should be.
     const GOOD: &str = "redis_version:7.2.4\nrole:master\nconnected_slaves:0\nmaxmemory:0\nmaxmemory_policy:noeviction\n\
@@ -836,12 +860,11 @@ mod tests {
 
     #[test]
     fn sentinels_that_are_not_at_one_are_named() {
-        let view = |primary: &str, epoch, sentinels, replicas| {
+        let view = |primary: &str, epoch, sentinels| {
             Ok(Some(SentinelView {
                 primary: primary.to_owned(),
                 epoch,
                 sentinels,
-                replicas,
             }))
         };
         let told = |answers: Vec<Result<Option<SentinelView>, _>>| {
@@ -854,15 +877,16 @@ mod tests {
             let found = found.into_iter().map(|it| (it.level, it.what));
             found.collect::<Vec<_>>()
         };
-        let good = || view("a:1", 2, 3, 2);
+        let good = || view("a:1", 2, 3);
         assert_eq!(told(vec![good(), good(), good()]), []);
-        let fresh = || view("a:1", 0, 3, 2);
+        let fresh = || view("a:1", 0, 3);
         assert_eq!(told(vec![fresh(), fresh(), fresh()]), [], "no failover yet");
         let differ = "the sentinels name different primaries: a:1 (s1, s3); b:1 (s2)";
-        let found = told(vec![good(), view("b:1", 2, 3, 2), good()]);
+        let found = told(vec![good(), view("b:1", 2, 3), good()]);
         assert_eq!(found, [(Level::Danger, differ.to_owned())]);
-        let group = "the sentinels do not know the same group: sentinels: 2, replicas: 2 (s3); sentinels: 3, replicas: 2 (s1, s2)";
-        let found = told(vec![good(), good(), view("a:1", 2, 2, 2)]);
+        let group =
+            "the sentinels do not know the same group: 2 sentinels (s3); 3 sentinels (s1, s2)";
+        let found = told(vec![good(), good(), view("a:1", 2, 2)]);
         assert_eq!(found, [(Level::Warning, group.to_owned())]);
         let anew = "set anew, and since then without a word from the others: s2";
         let found = told(vec![good(), fresh(), good()]);
@@ -874,7 +898,40 @@ mod tests {
             found[0].contains("s2 does not know this group"),
             "{found:?}"
         );
-        assert_eq!(found[1], std::fmt::Error.to_string());
+        let cause = std::fmt::Error;
+        assert_eq!(found[1], format!("cannot be asked from here: {cause}"));
         assert_eq!(found.len(), 2);
+        // A wrong password is nothing that the group lacks.
+        let refused = Failure::Rejected(std::sync::Arc::new(cause));
+        let found = told(vec![good(), good(), Err(refused)]);
+        assert_eq!(found, [(Level::NotAllowed, cause.to_string())]);
+    }
+
+    #[test]
+    fn two_names_of_one_primary_are_no_danger() {
+        let level = |primaries: &[&str]| {
+            let all = primaries.iter().map(|primary| SentinelReport {
+                address: "s".to_owned(),
+                answer: Ok(Some(SentinelView {
+                    primary: (*primary).to_owned(),
+                    epoch: 1,
+                    sentinels: 3,
+                })),
+            });
+            let found = sentinels(&Of("s"), &all.collect::<Vec<_>>());
+            found.first().map(|it| it.level)
+        };
+        for (primaries, expected) in [
+            (&["a:1", "a:1"][..], None),
+            (&["localhost:1", "127.0.0.1:1"], Some(Level::Warning)),
+            (&["[::1]:1", "localhost:1", "::1:1"], Some(Level::Warning)),
+            (&["Redis-1:1", "redis-1:1"], Some(Level::Warning)),
+            (&["localhost:1", "127.0.0.1:2"], Some(Level::Danger)),
+            (&["10.0.0.1:1", "10.0.0.2:1"], Some(Level::Danger)),
+            (&["a:1", "10.0.0.1:1", "10.0.0.2:1"], Some(Level::Danger)),
+            (&["a:1", "b:1"], Some(Level::Danger)),
+        ] {
+            assert_eq!(level(primaries), expected, "{primaries:?}");
+        }
     }
 }

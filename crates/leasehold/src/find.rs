@@ -1,6 +1,10 @@
 //! Finding locks whose names are not known.
 
-use std::{collections::HashSet, fmt, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use crate::{
     Error,
@@ -60,6 +64,9 @@ impl Find {
     ///
     /// A lock that is there all the while is found, and found once. A lock that is taken or given back meanwhile may be found or not.
     ///
+    /// Where the primaries of a cluster change between two pages, the next page is the first of the first one again, and
+    /// [`progress`](Find::progress) with it. A lock whose slot is moved to another primary meanwhile may be found or not.
+    ///
     /// # Errors
     /// The pattern is not valid, or the server does not answer, or refuses a command. It only reads. The next call asks for the same page.
     ///
@@ -99,9 +106,15 @@ impl Find {
             found = match backend.inspect_all(new.clone()).await {
                 Ok(found) => found,
                 Err(failure) => {
+                    let begun = if page.cursor.servers == cursor.servers {
+                        cursor
+                    } else {
+                        Cursor::default()
+                    };
                     let here = Cursor {
-                        others: page.cursor.others,
-                        ..cursor
+                        keys: begun.keys,
+                        server: begun.server,
+                        ..page.cursor
                     };
                     if here.others > 0 {
                         self.go_on_at(here.behind_server());
@@ -113,15 +126,19 @@ impl Find {
         let found = statuses(&self.core, found).collect();
         // Only now, as the cursor: a page that failed, or whose call was dropped, is asked for again by the next call.
         self.seen.extend(new);
+        self.go_on_at(page.cursor);
         self.keys = page
             .keys
             .map(|keys| self.keys.unwrap_or(0) + keys)
             .or(self.keys);
-        self.go_on_at(page.cursor);
         Ok(Some(found))
     }
 
     fn go_on_at(&mut self, cursor: Cursor) {
+        // The servers are others, and are read from the first on.
+        if self.cursor.is_some_and(|it| it.servers != cursor.servers) {
+            self.keys = None;
+        }
         self.cursor = Some(cursor).filter(|cursor| !cursor.is_end());
     }
 
@@ -148,24 +165,38 @@ pub(crate) async fn look_again(core: &Arc<Core>, found: &mut Vec<Status>) -> Res
     let ids = ids.filter_map(|it| Some(LockId::new(it.kind, Name::under(prefix, &it.name).ok()?)));
     let failed = |failure: Failure| failure.into_read_error("look at locks again".to_owned());
     let looked = core.backend.inspect_all(ids.collect()).await;
-    let mut looks: Vec<Status> = statuses(core, looked.map_err(failed)?).collect();
+    let mut looks: Vec<Status> = statuses(core, looked.map_err(failed)?)
+        .filter(is_found)
+        .collect();
+    // By name, since a look at each of the others for each of them takes seconds where there are tens of thousands.
+    let before: HashMap<_, _> = found
+        .iter()
+        .map(|it| ((it.kind, it.name.as_str()), &it.holders))
+        .collect();
     // What was asked of connections is not asked anew.
     for look in &mut looks {
-        let before = found
-            .iter()
-            .find(|it| (it.kind, &it.name) == (look.kind, &look.name));
+        let Some(before) = before.get(&(look.kind, look.name.as_str())) else {
+            continue;
+        };
+        let before: HashMap<_, _> = before.iter().map(|it| (it.owner.as_str(), it)).collect();
         for holder in &mut look.holders {
-            let same = before
-                .into_iter()
-                .flat_map(|it| &it.holders)
-                .find(|it| it.owner == holder.owner);
-            if let Some(same) = same {
+            if let Some(same) = before.get(holder.owner.as_str()) {
                 (holder.connected, holder.idle) = (same.connected, same.idle);
             }
         }
     }
     *found = looks;
     Ok(())
+}
+
+/// Whether a lock would be found, too: a number by itself says nothing, and is none.
+fn is_found(look: &Status) -> bool {
+    let is_number = matches!(
+        look.kind,
+        LockKind::Latch | LockKind::Semaphore | LockKind::LeasedSemaphore
+    );
+    let is_waited_for = look.waiting_clients > 0 || look.waiting_here > 0;
+    !is_number || !look.holders.is_empty() || is_waited_for
 }
 
 /// Those of the inspected locks that are there.

@@ -57,6 +57,13 @@ pub(crate) async fn set_paid(transaction: In<'_>, id: i64) -> sqlx::Result<()> {
     pay.execute(&mut **transaction).await.map(drop)
 }
 
+/// Whether an order is paid and not yet shipped.
+pub(crate) async fn is_any_to_ship(db: &SqlitePool) -> sqlx::Result<bool> {
+    let look = sqlx::query("SELECT 1 FROM orders WHERE shipped_in_term IS NULL LIMIT 1");
+    let row = look.fetch_optional(db).await?;
+    Ok(row.is_some())
+}
+
 /// Marks the orders that are paid and not yet shipped; says how many.
 pub(crate) async fn ship_paid(transaction: In<'_>, term: u64) -> sqlx::Result<u64> {
     let ship = "UPDATE orders SET shipped_in_term = $1 WHERE shipped_in_term IS NULL";

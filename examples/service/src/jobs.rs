@@ -63,6 +63,10 @@ async fn ship_in(term: Term, db: &SqlitePool) {
 }
 
 async fn ship_paid(db: &SqlitePool, term: u64) -> Result<(), Refused> {
+    // Most looks find nothing, and a transaction with the fence would write each time.
+    if !data::is_any_to_ship(db).await? {
+        return Ok(());
+    }
     let mut write = fenced(db, "shipping", term).await?;
     data::ship_paid(&mut write, term).await?;
     write.commit().await?;

@@ -34,11 +34,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut terminate = signal::unix::signal(signal::unix::SignalKind::terminate())?;
     let terminated = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = signal::ctrl_c() => {} }
-    };
-    // Requests under way are answered, each within the bank's patience.
-    axum::serve(listener, app.router().merge(metrics))
-        .with_graceful_shutdown(terminated)
-        .await?;
+    }
+    .shared();
+    // Requests under way are answered, each within the bank's patience. A connection that sends nothing does not hold the end up.
+    let late = terminated.clone().then(|()| sleep(Duration::from_secs(7)));
+    let serve = axum::serve(listener, app.router().merge(metrics));
+    tokio::select! {
+        served = serve.with_graceful_shutdown(terminated).into_future() => served?,
+        () = late => tracing::warn!("connections are still open, and are cut off"),
+    }
     // Then the leader stops at once, and a report has ten seconds to end.
     let grace = Duration::from_secs(10);
     locks.shutdown(Shutdown::ReleaseAll { grace }).await;

@@ -1,10 +1,13 @@
 //! `GET /metrics`, for Prometheus.
 
+use std::time::Duration;
+
 use axum::{Router, routing::get};
 use leasehold::metrics::{BUCKETS, Metrics};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
+use tokio::time::interval;
 
-/// Installs the recorder of this program, of which there is one, and answers with what it has.
+/// Installs the recorder of this program, of which there is one, keeps it small, and answers with what it has.
 ///
 /// # Errors
 /// There is one already.
@@ -15,6 +18,15 @@ pub fn router() -> Result<Router, BuildError> {
         builder = builder.set_buckets_for_metric(metric, buckets)?;
     }
     let recorded = builder.install_recorder()?;
+    let kept = recorded.clone();
+    tokio::spawn(async move {
+        // Else what is counted between two scrapes piles up, where nothing scrapes.
+        let mut timer = interval(Duration::from_secs(5));
+        loop {
+            timer.tick().await;
+            kept.run_upkeep();
+        }
+    });
     let render = get(move || async move { recorded.render() });
     Ok(Router::new().route("/metrics", render))
 }

@@ -85,6 +85,11 @@ fn a_payment_by_one_of_two_processes_their_jobs_their_metrics_and_their_end() {
 
     // A payment that has begun is made, and then both end and hold nothing but the hour.
     let last = programs[0].send("POST /orders/43/pay");
+    // A request that never comes to its end keeps no process alive.
+    let mut endless = TcpStream::connect(&programs[1].address).unwrap();
+    endless
+        .write_all(b"POST /orders/44/pay HTTP/1.1\r\nhost:")
+        .unwrap();
     wait_until(SOON, "a process has the order", || held("order:43"));
     for program in &programs {
         kill_process(Pid::from_child(&program.child), Signal::TERM).unwrap();
@@ -92,7 +97,13 @@ fn a_payment_by_one_of_two_processes_their_jobs_their_metrics_and_their_end() {
     let last = answer(last);
     assert!(last.starts_with("HTTP/1.1 200 "), "{last}");
     for program in &mut programs {
-        assert!(program.child.wait().unwrap().success());
+        let mut ended = None;
+        wait_until(SOON, "the program ends", || {
+            ended = program.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert!(ended.unwrap().success());
     }
+    drop(endless);
     assert!(!held("order:43") && !held("shipping") && held("report"));
 }

@@ -16,6 +16,8 @@ pub(crate) struct Cursor {
     pub(crate) server: u16,
     /// How many there are, less one.
     pub(crate) others: u16,
+    /// Tells whether they are the same servers still; another value: the pages begin anew.
+    pub(crate) servers: u64,
 }
 
 impl Cursor {

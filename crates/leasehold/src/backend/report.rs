@@ -29,7 +29,7 @@ pub(crate) struct Answers {
     pub(crate) trips: Vec<Duration>,
     /// The difference of its clock, if it has told its time.
     pub(crate) clock: Option<ClockOffset>,
-    /// Where it is outside of private networks, if nothing is encrypted on the way there.
+    /// Where it is, if all of its addresses are outside of private networks, and nothing is encrypted on the way there.
     pub(crate) in_the_clear: Option<IpAddr>,
     /// `CLUSTER INFO` and `CLUSTER NODES`, of a node.
     pub(crate) cluster: Option<(String, String)>,
@@ -59,9 +59,8 @@ pub(crate) struct SentinelView {
     pub(crate) primary: String,
     /// The number of the configuration; zero: it knows of no failover.
     pub(crate) epoch: u64,
-    /// How many sentinels it knows, itself among them, and how many replicas.
+    /// How many sentinels it knows, itself among them.
     pub(crate) sentinels: u64,
-    pub(crate) replicas: u64,
 }
 
 impl Answers {

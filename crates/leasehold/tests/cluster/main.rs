@@ -7,6 +7,7 @@ mod channels;
 mod crowd;
 mod databases;
 mod failover;
+mod find;
 mod idle;
 mod labels;
 mod moving;

@@ -157,6 +157,57 @@ async fn every_kind_is_found_with_what_its_status_says() {
     }
 }
 
+/// A second look leaves out what would not be found any more.
+#[tokio::test]
+async fn locks_that_are_none_any_more_are_left_out_by_a_second_look() {
+    for world in World::all() {
+        let case = world.name();
+        let (client, other) = (world.client().await, world.client().await);
+        let stays = client.mutex("stays").lock().await.unwrap();
+        let freed = client.mutex("freed").lock().await.unwrap();
+        let replaced = client.mutex("another kind").lock().await.unwrap();
+        let permits = ["back", "out"].map(|name| client.leased_semaphore(name).permits(2));
+        let mut out = Vec::new();
+        for permits in &permits {
+            permits.try_set_permits(2).await.unwrap();
+            out.push(permits.acquire().await.unwrap());
+        }
+        let mut waits = Vec::new();
+        for name in ["no waiter left", "waited for"] {
+            assert!(client.latch(name).try_set_count(2).await.unwrap());
+            let latch = other.latch(name);
+            waits.push(tokio::spawn(async move { latch.wait().await }));
+        }
+        until_waiting(&other, 2).await;
+        let mut found: Vec<Status> = all(client.find("*")).await.into_values().collect();
+        assert_eq!(found.len(), 7, "{case}: {found:?}");
+        client.look_again(&mut found).await.unwrap();
+        assert_eq!(found.len(), 7, "{case}: {found:?}");
+
+        freed.release().await.unwrap();
+        out.remove(0).release().await.unwrap();
+        replaced.release().await.unwrap();
+        let replaced = client.rw_lock("another kind").write().await.unwrap();
+        waits.remove(0).abort();
+        let left = async {
+            loop {
+                let mut again = found.clone();
+                client.look_again(&mut again).await.unwrap();
+                let names: Vec<String> = again.into_iter().map(|it| it.name).collect();
+                // The server is told a moment later that a client does not listen any more.
+                if names == ["out", "stays", "waited for"] {
+                    return;
+                }
+                println!("{case}: {names:?}");
+                tokio::task::yield_now().await;
+            }
+        };
+        soon("the others are left out", left).await;
+        waits.remove(0).abort();
+        drop((stays, replaced, out));
+    }
+}
+
 #[tokio::test]
 async fn a_pattern_is_read_as_a_server_reads_it() {
     for world in World::all() {

@@ -143,8 +143,14 @@ async fn in_the_clear(commands: &Commands) -> Option<IpAddr> {
         return None;
     }
     let address = found.target.address()?;
-    let mut leads_to = tokio::net::lookup_host(address).await.ok()?;
-    leads_to.find_map(|it| Some(it.ip()).filter(|ip| !is_private(*ip)))
+    let leads_to = tokio::net::lookup_host(address).await.ok()?;
+    all_outside(leads_to.map(|it| it.ip()))
+}
+
+/// The first of these addresses, if none is of a private network: a name may have a public address beside the private one that is used.
+fn all_outside(mut ips: impl Iterator<Item = IpAddr>) -> Option<IpAddr> {
+    let first = ips.next().filter(|ip| !is_private(*ip))?;
+    ips.all(|ip| !is_private(ip)).then_some(first)
 }
 
 /// Whether the address is of this machine, or of a network that the Internet does not lead to.
@@ -225,5 +231,18 @@ mod tests {
         ] {
             assert_eq!(is_private(ip.parse().unwrap()), expected, "{ip}");
         }
+    }
+
+    #[test]
+    fn a_name_with_a_private_address_leads_to_a_private_network() {
+        let outside = |ips: &[&str]| {
+            let ips = ips.iter().map(|ip| ip.parse().unwrap());
+            all_outside(ips).map(|ip| ip.to_string())
+        };
+        assert_eq!(outside(&[]), None);
+        assert_eq!(outside(&["8.8.8.8", "10.0.0.1"]), None);
+        assert_eq!(outside(&["10.0.0.1", "8.8.8.8"]), None);
+        let both = ["8.8.8.8", "2001:db8::1"];
+        assert_eq!(outside(&both).as_deref(), Some(both[0]));
     }
 }

@@ -1,8 +1,11 @@
 //! All nodes, one after the other: finding locks, and looking at several.
 
-use std::sync::Arc;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
-use super::ClusterCore;
+use super::{ClusterCore, nodes::Node, redirect::Redirect};
 use crate::{
     address::shown,
     backend::{
@@ -18,28 +21,34 @@ pub(super) async fn page(shared: Arc<ClusterCore>, step: FindPage) -> Result<Fou
     if !shared.nodes.has_table() {
         shared.table.asked().await?;
     }
-    // In the order of their addresses, since the cursor names a node by its place. A failover between two pages may shift that.
-    let primaries = shared.nodes.primaries();
-    let at = step.cursor.server;
-    let Some(node) = primaries.get(usize::from(at)) else {
+    let Some((mut node, mut here)) = place(&shared, step.cursor) else {
         return Ok(FoundPage::default());
     };
-    let here = Cursor {
-        // Never more: each has a slot at least, of 16,384.
-        others: u16::try_from(primaries.len() - 1).unwrap_or(u16::MAX),
-        ..step.cursor
+    let ask = |node: &Node, cursor| {
+        let step = FindPage {
+            cursor,
+            ..step.clone()
+        };
+        find::find(&node.redis.steps.runner, &step)
     };
-    let mut answer = find::find(&node.redis.steps.runner, &step).await;
-    // Its connection may have ended while the client was idle: the next one tells whether the node is there.
-    if answer.as_ref().is_err_and(|failure| !failure.is_final()) {
-        answer = find::find(&node.redis.steps.runner, &step).await;
+    let mut answer = ask(&node, here).await;
+    // Its connection may have ended while the client was idle, or another node has its place, of which a client that only finds hears nothing
+    // else: a graceful failover ends no connection.
+    if let Err(failure) = &answer
+        && (!failure.is_final() || Redirect::of(failure, &node.address).is_some())
+    {
+        let asked = shared.table.asked();
+        // Without an answer the nodes are where they were, as far as is known.
+        let _ = shared.background.within(shared.timeout, asked).await;
+        (node, here) = place(&shared, step.cursor).unwrap_or((node, here));
+        answer = ask(&node, here).await;
     }
     let mut page = match answer {
         Ok(page) => page,
         Err(failure) if here.others == 0 => return Err(failure),
         // The others may answer: their locks are not to be hidden by this one.
         Err(failure) => {
-            let (address, slots) = (shown(&node.address), shared.nodes.slots_of(node));
+            let (address, slots) = (shown(&node.address), shared.nodes.slots_of(&node));
             let part = |cause| -> Cause {
                 Arc::new(PartMissing {
                     address,
@@ -60,6 +69,28 @@ pub(super) async fn page(shared: Arc<ClusterCore>, step: FindPage) -> Result<Fou
         keys => Cursor { keys, ..here },
     };
     Ok(page)
+}
+
+/// The node that a cursor names by its place among the primaries, and the cursor there. Where they are others by now, that is the first: of
+/// those that are left any may have been read, or not.
+fn place(shared: &ClusterCore, cursor: Cursor) -> Option<(Arc<Node>, Cursor)> {
+    let primaries = shared.nodes.primaries();
+    let mut hasher = DefaultHasher::new();
+    primaries.iter().for_each(|it| it.address.hash(&mut hasher));
+    let servers = hasher.finish();
+    let from = if cursor.servers == servers {
+        cursor
+    } else {
+        Cursor::default()
+    };
+    let node = primaries.get(usize::from(from.server))?;
+    let here = Cursor {
+        // Never more: each has a slot at least, of 16,384.
+        others: u16::try_from(primaries.len() - 1).unwrap_or(u16::MAX),
+        servers,
+        ..from
+    };
+    Some((Arc::clone(node), here))
 }
 
 /// A node has not answered.

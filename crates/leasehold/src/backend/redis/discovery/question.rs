@@ -191,7 +191,6 @@ impl Group {
                 primary: shown(&self.reached(primary)),
                 epoch: number("config-epoch"),
                 sentinels: number("num-other-sentinels") + 1,
-                replicas: number("num-slaves"),
             }))
         };
         within(PATIENT_ANSWER, address, asked).await
@@ -199,15 +198,20 @@ impl Group {
 
     /// Has one sentinel put a replica in the place of the primary.
     pub(super) async fn fail_over(&self, address: &Address) -> Result<(), Failure> {
+        let mut line = within(PATIENT_ANSWER, address, self.line(address)).await?;
         let asked = async {
-            let mut line = self.line(address).await?;
             let mut ask = redis::cmd("SENTINEL");
             ask.arg("FAILOVER").arg(&self.master);
             let answer = line.multiplexed.send_packed_command(&ask).await;
             let answer = answer.and_then(Value::extract_error);
             answer.map(drop).map_err(classify)
         };
-        within(PATIENT_ANSWER, address, asked).await
+        let answer = within(PATIENT_ANSWER, address, asked).await;
+        answer.map_err(|failure| match failure {
+            // The sentinel may have it.
+            Failure::NotSent(cause) => Failure::Ambiguous(cause),
+            failure => failure,
+        })
     }
 
     /// A connection for questions.

@@ -161,6 +161,8 @@ impl Sentinels {
         for sentinel in all {
             match self.group.fail_over(&sentinel).await {
                 Ok(()) => return Ok(()),
+                // It may have begun: another sentinel would begin a second failover.
+                Err(failure @ Failure::Ambiguous(_)) => return Err(failure),
                 // A refusal says more than the silence of another.
                 Err(failure) if failure.is_final() => failed = Some(failure),
                 Err(failure) => failed = failed.or(Some(failure)),
