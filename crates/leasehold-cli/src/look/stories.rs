@@ -62,6 +62,13 @@ impl Stories {
             .iter()
             .filter(|it| !known.contains(&it.owner))
         {
+            // A hold that a look has missed, for a moment without an answer.
+            let is_it =
+                |past: &&mut Past| past.owner == holder.owner && Some(past.since) == holder.since;
+            if let Some(past) = story.iter_mut().find(is_it) {
+                past.until = None;
+                continue;
+            }
             story.push_front(Past {
                 owner: holder.owner.clone(),
                 shown: kinds::owner(status, holder).map(str::to_owned),
