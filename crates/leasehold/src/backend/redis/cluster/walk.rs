@@ -32,16 +32,21 @@ pub(super) async fn page(shared: Arc<ClusterCore>, step: FindPage) -> Result<Fou
         find::find(&node.redis.steps.runner, &step)
     };
     let mut answer = ask(&node, here).await;
-    // Its connection may have ended while the client was idle, or another node has its place, of which a client that only finds hears nothing
-    // else: a graceful failover ends no connection.
-    if let Err(failure) = &answer
-        && (!failure.is_final() || Redirect::of(failure, &node.address).is_some())
-    {
-        let asked = shared.table.asked();
-        // Without an answer the nodes are where they were, as far as is known.
-        let _ = shared.background.within(shared.timeout, asked).await;
-        (node, here) = place(&shared, step.cursor).unwrap_or((node, here));
-        answer = ask(&node, here).await;
+    if let Err(failure) = &answer {
+        let redirect = Redirect::of(failure, &node.address);
+        if redirect.is_some() || matches!(failure, Failure::NotNow(_)) {
+            // Another node may have its place. A graceful failover ends no connection, so a client that only finds hears of it by this alone.
+            let asked = shared.table.asked();
+            // Without an answer the nodes are where they were, as far as is known.
+            let _ = shared.background.within(shared.timeout, asked).await;
+        } else if !failure.is_final() {
+            // Its connection may have ended while the client was idle: the next one tells whether the node is there.
+            shared.table.ask();
+        }
+        if redirect.is_some() || !failure.is_final() {
+            (node, here) = place(&shared, step.cursor).unwrap_or((node, here));
+            answer = ask(&node, here).await;
+        }
     }
     let mut page = match answer {
         Ok(page) => page,
@@ -76,7 +81,9 @@ pub(super) async fn page(shared: Arc<ClusterCore>, step: FindPage) -> Result<Fou
 fn place(shared: &ClusterCore, cursor: Cursor) -> Option<(Arc<Node>, Cursor)> {
     let primaries = shared.nodes.primaries();
     let mut hasher = DefaultHasher::new();
-    primaries.iter().for_each(|it| it.address.hash(&mut hasher));
+    for node in &primaries {
+        node.address.hash(&mut hasher);
+    }
     let servers = hasher.finish();
     let from = if cursor.servers == servers {
         cursor
