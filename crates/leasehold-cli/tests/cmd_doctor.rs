@@ -84,7 +84,9 @@ fn eviction_without_persistence_is_a_danger_and_a_warning_and_both_can_be_accept
         assert!(said.contains("allkeys-lru"), "{said}");
         assert!(said.contains("maxmemory-policy noeviction"), "{said}");
         assert!(
-            said.contains("1 danger, 1 warning; to accept them: --allow eviction --allow persistence"),
+            said.contains(
+                "1 danger, 1 warning; to accept them: --allow eviction --allow persistence"
+            ),
             "{said}"
         );
         let accepted = doctor(&server.url(), &["--allow", "eviction"]);
