@@ -152,8 +152,10 @@ impl Looker {
 
     /// Looks once: at what is shown, and at the next pages of the keys. An error stands on the board, beside what was known before.
     pub(crate) async fn look(&mut self, shown: &[Shown]) -> Board {
-        let trouble = self.spend(shown, SPEND).await;
-        self.board(trouble.err().map(|error| told(&error)))
+        match self.spend(shown, SPEND).await {
+            Ok(part) => self.board(None, part),
+            Err(error) => self.board(Some(error), None),
+        }
     }
 
     /// One whole round, at once.
@@ -165,7 +167,7 @@ impl Looker {
         // Also of the locks that were found since the last list.
         self.connections_next = None;
         self.connections().await?;
-        Ok(self.board(None))
+        Ok(self.board(None, None))
     }
 
     /// Forgets the locks, after a time in which nothing was looked at: the next look begins the first round.
@@ -179,8 +181,8 @@ impl Looker {
         self.connections_next = None;
     }
 
-    /// Fails if all of it, or a part, has failed: the next look goes on.
-    async fn spend(&mut self, shown: &[Shown], spend: Duration) -> Result<(), Error> {
+    /// Fails if no page can be read; else why a part has failed, as of a cluster with a dead node. The next look goes on.
+    async fn spend(&mut self, shown: &[Shown], spend: Duration) -> Result<Option<Error>, Error> {
         // Each of the three is tried: of a cluster only a part may be away.
         let again = self.again(shown).await;
         let mut cost = *again.as_ref().unwrap_or(&Duration::ZERO) + self.alone(shown).await;
@@ -209,8 +211,8 @@ impl Looker {
                 break;
             }
         }
-        self.connections().await?;
-        again.map(drop)
+        let connections = self.connections().await;
+        Ok(again.map(drop).and(connections).err())
     }
 
     /// Looks again at the locks that are shown, and at those whose holders seem to be gone: they may just have let go and ended. The cost.
@@ -354,12 +356,14 @@ impl Looker {
         self.stories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn board(&self, trouble: Option<String>) -> Board {
+    /// `trouble` is of the server, `part` of a part of it.
+    fn board(&self, trouble: Option<Error>, part: Option<Error>) -> Board {
         let alone = self
             .alone
             .iter()
             .map(|(name, it)| (name.clone(), it.found.clone()));
-        let part = self.round.missing.as_ref().or(self.round.missed.as_ref());
+        let missing = self.round.missing.as_ref().or(self.round.missed.as_ref());
+        let part = part.map(|error| told(&error)).or(missing.cloned());
         let (round, keys) = self.round.last.unzip();
         let mut locks: Vec<_> = self
             .locks
@@ -375,7 +379,7 @@ impl Looker {
             round,
             progress: self.find.progress(),
             is_part: trouble.is_none() && part.is_some(),
-            trouble: trouble.or(part.cloned()),
+            trouble: trouble.map(|error| told(&error)).or(part),
             alone: alone.collect(),
         }
     }
