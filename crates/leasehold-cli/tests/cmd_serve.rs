@@ -16,7 +16,7 @@ use std::{
 };
 
 use common::{Notes, Process, SOON, code, leasehold, stderr, stdout};
-use leasehold_testkit::{Flavor, Server, wait_until};
+use leasehold_testkit::{Cluster, ClusterSettings, Flavor, Server, wait_until};
 use serde_json::{Value, json};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -31,7 +31,11 @@ struct Page {
 
 impl Page {
     fn start(server: &Server, words: &[&str]) -> Page {
-        let mut command = leasehold(&server.url());
+        Page::start_at(&server.url(), words)
+    }
+
+    fn start_at(url: &str, words: &[&str]) -> Page {
+        let mut command = leasehold(url);
         command.args(["serve", "--listen", "127.0.0.1:0"]);
         let notes = Notes::new();
         let said = fs::File::create(notes.path("said")).unwrap();
@@ -632,6 +636,42 @@ fn a_server_that_is_away_is_told_and_its_return_seen() {
     assert!(page.scrape()["leasehold_server_up"].eq(&1.0));
     page.process.signal(rustix::process::Signal::TERM);
     assert_eq!(page.process.code(), 143);
+}
+
+#[test]
+fn a_dead_node_of_a_cluster_hides_no_lock_of_the_others() {
+    let settings = ClusterSettings::new().args(&["--cluster-require-full-coverage", "no"]);
+    let mut cluster = Cluster::start_with(Flavor::Redis, settings);
+    let url = cluster.url();
+    let names: Vec<String> = (0..8).map(|i| format!("order:{i}")).collect();
+    let mut hold = |name: &String| {
+        let mut run = leasehold(&url);
+        Process::start(run.args(["run", name, "sleep", "100"]))
+    };
+    let _held: Vec<Process> = names.iter().map(&mut hold).collect();
+    let page = Page::start_at(&url, &[]);
+    let mut live = page.live("");
+    live.until(|list| list["locks"] == names.len());
+    let primary = |name: &&String| cluster.primary_of(cluster.slot(name));
+    let left = names.iter().filter(|name| primary(name) != 0).count();
+    assert!(left > 0 && left < names.len(), "{left}");
+    cluster.kill(cluster.partner(0));
+    cluster.kill(0);
+    let node = cluster.addr(0).to_string();
+    let is_told = |list: &Value| {
+        list["trouble"]
+            .as_str()
+            .is_some_and(|it| it.contains(&node))
+    };
+    live.until(is_told);
+    let scraped = page.scrape();
+    assert!(scraped["leasehold_server_up"].eq(&0.0), "{scraped:?}");
+    let locks = scraped
+        .iter()
+        .find(|(name, _)| name.starts_with("leasehold_server_locks{"));
+    let locks = locks.map(|(_, count)| *count);
+    // Those of the dead node until their leases have ended.
+    assert!(locks.is_some_and(|it| it >= left as f64), "{scraped:?}");
 }
 
 #[test]

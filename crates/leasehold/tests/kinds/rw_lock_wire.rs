@@ -649,14 +649,14 @@ async fn all_keys_of_a_name_are_in_its_slot() {
             let [one, two, three] = [0, 1, 2].map(|n: usize| clients[n].rw_lock(name));
             let dead = one.fixed_lease(Duration::from_millis(100));
             dead.read().await.unwrap().detach();
-            let renewed = two.lease(Duration::from_millis(600));
+            let renewed = two.lease(Duration::from_millis(1500));
             let guard = renewed.read().await.unwrap();
             let seen = clients[2].rw_lock(name);
             let writer = tokio::spawn(three.write());
             while seen.status().await.unwrap().waiting_clients == 0 {
                 tokio::task::yield_now().await;
             }
-            tokio::time::sleep(Duration::from_secs(1)).await; // it lives only if it is renewed
+            tokio::time::sleep(Duration::from_secs(2)).await; // it lives only if it is renewed
             guard.verify().await.unwrap();
             release(guard).await;
             let guard = soon("the writer", writer).await.unwrap().unwrap();
