@@ -10,7 +10,7 @@ use axum::{
 use leasehold::Status;
 use tokio::time::{Instant, timeout_at};
 
-use super::App;
+use super::{App, SCRAPED};
 use crate::{
     life::{self, Life},
     look::{board::Board, table},
@@ -45,6 +45,10 @@ pub(super) async fn metrics(
             break;
         }
     }
+    // Each look waits for a node that is dead: the others are told of as they were a moment ago.
+    let recent = |board: &Arc<Board>| board.at.elapsed().is_ok_and(|old| old < SCRAPED);
+    let before = boards.borrow().clone();
+    let last = last.or(before.filter(|board| board.is_part && recent(board)));
     let mut text = String::new();
     exposition(&mut text, last.as_deref(), &app.classes);
     let kind = "text/plain; version=0.0.4; charset=utf-8";
