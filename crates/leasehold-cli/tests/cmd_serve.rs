@@ -671,7 +671,11 @@ fn a_dead_node_of_a_cluster_hides_no_lock_of_the_others() {
         .find(|(name, _)| name.starts_with("leasehold_server_locks{"));
     let locks = locks.map(|(_, count)| *count);
     // Those of the dead node until their leases have ended.
-    assert!(locks.is_some_and(|it| it >= left as f64), "{scraped:?}");
+    let least = u32::try_from(left).unwrap();
+    assert!(
+        locks.is_some_and(|it| it >= f64::from(least)),
+        "{scraped:?}"
+    );
 }
 
 #[test]
