@@ -362,9 +362,9 @@ const ENDLESS: &str = "endless";
 /// The locks of the server, as far as they matter here.
 struct Locks {
     many: usize,
-    /// Those that no crash frees.
+    /// Names of locks without an end: a holder that crashed keeps them.
     endless: BTreeSet<String>,
-    /// Those in whose queues a client stands.
+    /// Locks in whose queues a client stands.
     queued: Vec<Status>,
     looked_at: String,
     /// Why the keys of a node of a cluster were not looked at.

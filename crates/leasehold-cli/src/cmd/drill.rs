@@ -244,7 +244,7 @@ async fn play(args: &Drill, ground: &Ground, file: Option<File>) -> Result<Exit,
     })
 }
 
-/// What the server is, and its dangers.
+/// The server's kind and version, and its dangers.
 async fn examined(client: &Client) -> (String, Vec<String>) {
     let findings = client.examine().await.unwrap_or_default();
     let faults = findings

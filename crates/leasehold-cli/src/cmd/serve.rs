@@ -50,7 +50,7 @@ const SCRAPED: Duration = Duration::from_secs(60);
 /// A token is no shorter.
 const TOKEN_LEAST: usize = 16;
 
-/// What requests share.
+/// Shared by all requests.
 struct App {
     client: Client,
     /// Its address, without a user or a password.
@@ -68,13 +68,13 @@ struct App {
 #[derive(Default)]
 struct Viewers {
     last: u64,
-    /// What each open page shows.
+    /// The locks on each open page.
     pages: HashMap<u64, Vec<Shown>>,
     scraped: Option<Instant>,
 }
 
 impl Viewers {
-    /// What is on all pages; `None`: nothing is looked at.
+    /// The locks on all pages; `None`: no page is open, and nothing is looked at.
     fn shown(&self) -> Option<Vec<Shown>> {
         let scraped = self.scraped.is_some_and(|at| at.elapsed() < SCRAPED);
         if self.pages.is_empty() && !scraped {

@@ -75,7 +75,7 @@ async fn takes_turns(client: Client, name: String, ends: Arc<AtomicBool>) -> (u3
 
 type Next = (FencedMutexGuard, Instant);
 
-/// What the holder has seen.
+/// The figures of the failover, as the holder has seen it.
 struct Seen {
     /// From what was asked for until another was the primary.
     moved: Duration,

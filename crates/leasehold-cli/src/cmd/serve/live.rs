@@ -37,7 +37,7 @@ const ROWS: usize = 200;
 
 #[derive(Deserialize)]
 pub(super) struct Asked {
-    /// One lock; else a list of those that the other fields ask for.
+    /// The lock that a page shows by itself; without a name the page shows a list, as the other fields ask for it.
     name: Option<String>,
     #[serde(default)]
     search: String,
