@@ -1,4 +1,4 @@
-//! What is known of a server's locks at one moment, and the rows that a screen shows of it.
+//! A server's locks at one moment, as far as they are known, and the rows that a screen shows of them.
 
 use std::{
     collections::HashMap,

@@ -25,9 +25,9 @@ use crate::{
 
 /// The time between two looks.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
-/// What the server may spend on a look: two hundredths of a core.
+/// The server may spend so much on a look: two hundredths of a core.
 const SPEND: Duration = Duration::from_millis(10);
-/// What a page of its keys takes it, and what a lock does, be it found or looked at again.
+/// A page of its keys costs the server so much; so does a lock, be it found or looked at again, and each of its holders.
 const A_PAGE: Duration = Duration::from_micros(500);
 const A_LOCK: Duration = Duration::from_micros(60);
 const A_HOLDER: Duration = Duration::from_micros(5);
@@ -48,7 +48,7 @@ pub(crate) struct Looker {
     find: Find,
     /// By name.
     locks: HashMap<String, Seen>,
-    /// Those that are looked at by themselves, and were in no page: free, or not reached yet, or outside of the pattern.
+    /// Locks that a screen shows by themselves, and that were in no page: free, or not reached yet, or outside of the pattern.
     alone: HashMap<String, Alone>,
     stories: Arc<Mutex<Stories>>,
     round: Round,
@@ -68,7 +68,7 @@ struct Alone {
     found: Result<Option<Arc<Status>>, String>,
 }
 
-/// What a look at it costs the server.
+/// The cost of a look at it for the server.
 fn cost_of(lock: &Status) -> Duration {
     let entries = lock.holders.len() + lock.queue.len();
     A_LOCK + A_HOLDER * u32::try_from(entries).unwrap_or(u32::MAX)
@@ -158,7 +158,7 @@ impl Looker {
         }
     }
 
-    /// One whole round, at once.
+    /// Looks at all keys, at once.
     pub(crate) async fn look_at_all(&mut self) -> Result<Board, Error> {
         let number = self.round.number;
         while self.round.number == number {

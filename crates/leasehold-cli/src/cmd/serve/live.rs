@@ -199,7 +199,7 @@ fn in_list(board: &Board, lock: &leasehold::Status) -> Value {
     row
 }
 
-/// One lock, its holders since this program runs, and its keys.
+/// The document of a single lock: its holders since this program runs, and its keys.
 fn one(app: &App, board: &Board, name: &str) -> Value {
     let (lock, error) = match board.one(name) {
         Ok(lock) => (lock, None),

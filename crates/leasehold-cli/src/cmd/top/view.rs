@@ -27,13 +27,13 @@ use crate::{
 /// No picture fits into less.
 const LEAST: (u16, u16) = (40, 6);
 const HELP: &str = " ↑↓ choose  enter look  / filter  s sort  q quit";
-/// What `status` puts in front of its values.
+/// The space that `status` puts in front of its values.
 const INDENT: usize = 13;
 const HELP_OF_ONE: &str = " ↑↓ scroll  esc back  q quit";
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 
-/// What the program does after a key.
+/// The effect of a key on the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
     GoesOn,
@@ -271,7 +271,7 @@ impl View {
         }
     }
 
-    /// One lock: as `status` shows it, and who has held it before.
+    /// The text of a single lock: as `status` shows it, and who has held it before.
     fn text_of_one(name: &str, board: Option<&Board>, wide: usize) -> Vec<Line<'static>> {
         let Some(board) = board else {
             return Vec::new();
