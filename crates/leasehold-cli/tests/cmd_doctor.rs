@@ -236,7 +236,7 @@ fn a_cluster_with_an_open_slot_and_a_dead_node_and_a_majority_without_one_server
     );
 }
 
-/// What is wrong at the other nodes is not hidden by one that is dead.
+/// A dead node hides no fault of the others.
 #[test]
 fn a_lock_without_an_end_is_found_beside_a_node_that_is_dead() {
     let args = [&["--cluster-require-full-coverage", "no"], &ALWAYS[..]].concat();

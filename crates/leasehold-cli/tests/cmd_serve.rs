@@ -670,7 +670,7 @@ fn a_dead_node_of_a_cluster_hides_no_lock_of_the_others() {
         .iter()
         .find(|(name, _)| name.starts_with("leasehold_server_locks{"));
     let locks = locks.map(|(_, count)| *count);
-    // Those of the dead node until their leases have ended.
+    // The dead node's locks count until their leases have ended.
     let least = u32::try_from(left).unwrap();
     assert!(
         locks.is_some_and(|it| it >= f64::from(least)),

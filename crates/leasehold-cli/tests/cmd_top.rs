@@ -75,7 +75,7 @@ fn a_filter_and_an_order_are_typed() {
     terminal.sees("time held");
     terminal.type_in("/雨");
     terminal.sees("filter: 雨");
-    // What is typed into the filter is no key.
+    // A letter that is typed into the filter is no command.
     terminal.type_in("q");
     terminal.sees("no lock is like the filter");
     terminal.type_in("\u{7f}\r");

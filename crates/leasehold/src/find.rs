@@ -173,7 +173,7 @@ pub(crate) async fn look_again(core: &Arc<Core>, found: &mut Vec<Status>) -> Res
         .iter()
         .map(|it| ((it.kind, it.name.as_str()), &it.holders))
         .collect();
-    // What was asked of connections is not asked anew.
+    // The word about connections stays: they are not asked for anew.
     for look in &mut looks {
         let Some(before) = before.get(&(look.kind, look.name.as_str())) else {
             continue;
@@ -199,7 +199,7 @@ fn is_found(look: &Status) -> bool {
     !is_number || !look.holders.is_empty() || is_waited_for
 }
 
-/// Those of the inspected locks that are there.
+/// The inspected locks that are there.
 fn statuses(
     core: &Core,
     inspected: Vec<(LockId, Inspection)>,

@@ -444,7 +444,7 @@ fn sum(scraped: &BTreeMap<String, f64>, metric: &str, labels: &[&str]) -> f64 {
 fn documented() -> BTreeSet<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
     let page = std::fs::read_to_string(page).unwrap();
-    // Those of `leasehold serve` stand below, and have a test of their own.
+    // The metrics of `leasehold serve` stand below, and have a test of their own.
     let own = page.split("\n## What the server shows").next().unwrap();
     let rows = own
         .lines()

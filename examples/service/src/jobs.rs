@@ -1,4 +1,4 @@
-//! What a process does beside its requests: a report each hour, and the shipping, which one process leads.
+//! The work of a process beside its requests: a report each hour, and the shipping, which one process leads.
 
 use std::time::Duration;
 

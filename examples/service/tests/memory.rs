@@ -20,7 +20,7 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-/// What all processes of the service share: a lock server, and a database.
+/// Shared by all processes of the service: a lock server, and a database.
 struct Shared {
     server: MemoryServer,
     dir: TempDir,

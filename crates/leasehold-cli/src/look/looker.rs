@@ -338,7 +338,7 @@ impl Looker {
             .values()
             .map(|seen| Status::clone(&seen.status))
             .collect();
-        // What was known of each must not outlive the list.
+        // The word of the last list must not outlive it.
         for holder in all.iter_mut().flat_map(|lock| &mut lock.holders) {
             (holder.connected, holder.idle) = (None, None);
         }
@@ -423,5 +423,34 @@ pub(crate) async fn keep_looking(
             () = sleep(TICK) => {}
             () = boards.closed() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lock that was given back meanwhile would be shown for up to two rounds, and its hold grow older.
+    #[tokio::test]
+    async fn after_a_pause_no_lock_is_known_until_it_is_seen_again() {
+        let client = Client::connect("memory:").await.unwrap();
+        let kept = client.mutex("kept").lock().await.unwrap();
+        let freed = client.mutex("freed").lock().await.unwrap();
+        let mut looker = Looker::new(client, "*");
+        assert_eq!(looker.look(&[]).await.locks.len(), 2);
+        freed.release().await.unwrap();
+        looker.begin_anew();
+        let board = looker.board(None, None);
+        assert!(board.locks.is_empty() && board.round.is_none());
+        let board = looker.look(&[]).await;
+        let ends = |name| {
+            let story = board.story(name);
+            story
+                .iter()
+                .map(|past| past.until.is_some())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!((ends("kept"), ends("freed")), (vec![false], vec![true]));
+        drop(kept);
     }
 }

@@ -225,7 +225,7 @@ const GAP: usize = 2;
 /// The lines of a table, no wider than asked for if shorter words and fewer columns suffice for that.
 pub(crate) struct Lines {
     pub(crate) heading: String,
-    /// One for each lock.
+    /// A line for each lock.
     pub(crate) rows: Vec<String>,
 }
 

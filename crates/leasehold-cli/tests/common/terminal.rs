@@ -94,7 +94,7 @@ impl Terminal {
         self.shown.lock().unwrap().clone()
     }
 
-    /// What a person sees now.
+    /// The text that a person sees now.
     pub(crate) fn screen(&self) -> String {
         let size = tcgetwinsize(&self.keys).unwrap();
         let cells = |count| NonZero::new(count).unwrap();

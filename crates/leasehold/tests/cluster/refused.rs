@@ -91,7 +91,7 @@ async fn a_node_that_is_out_of_reach_is_named() {
     }
 }
 
-/// What the other nodes have is not hidden by one that is dead, whichever it is.
+/// A dead node hides no lock of the others, whichever it is.
 #[tokio::test]
 async fn the_locks_of_the_others_are_found_where_a_node_is_dead() {
     let settings = ClusterSettings::new().args(&["--cluster-require-full-coverage", "no"]);

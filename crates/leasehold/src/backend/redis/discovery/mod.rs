@@ -124,7 +124,7 @@ impl Discovery {
         Some(SentinelPoller(Arc::clone(sentinels)))
     }
 
-    /// What each of the sentinels says; none where no sentinel is asked.
+    /// The answer of each sentinel; empty where no sentinel is asked.
     pub(super) async fn views(&self) -> Vec<SentinelReport> {
         match self {
             Discovery::At(_) => Vec::new(),
