@@ -136,6 +136,13 @@ impl Process {
         self.child.wait().expect("the child is ours")
     }
 
+    /// A child that has panicked would else be waited for.
+    #[track_caller]
+    pub fn assert_runs(&mut self) {
+        let ended = self.child.try_wait().expect("the child is ours");
+        assert_eq!(ended, None, "the child has ended by itself");
+    }
+
     /// `SIGKILL`. Returns once the process is gone, with its sockets.
     pub fn kill(&mut self) {
         self.child.kill().expect("the child is ours to kill");
