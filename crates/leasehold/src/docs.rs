@@ -8,7 +8,7 @@
 //! | [`observing`] | observers and events, `tracing` for logs, OpenTelemetry, `status` for a look at the server |
 //! | [`metrics`] | each metric, what it means, what to do when it moves; the recipe for Prometheus |
 //! | [`operating`] | a lock is stuck; each alert, and what to do; a server for locks; stopping a service |
-//! | [`faq`] | twenty questions of new users, each with a short answer |
+//! | [`faq`] | the questions of new users, each with a short answer |
 //! | [`from_redisson`] | method by method, setting by setting, with the trap of each |
 //! | [`keys`] | every key and channel, its end, and who deletes it; the permissions that a user needs |
 //!
@@ -84,6 +84,7 @@ pub mod operating {}
 /// [guarantees order]: crate::docs::guarantees#order
 /// [topologies]: crate::docs::topologies
 /// [topologies which-one]: crate::docs::topologies#which-one
+/// [topologies logins-and-connections]: crate::docs::topologies#logins-and-connections
 /// [from-redisson]: crate::docs::from_redisson
 /// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
 /// [operating]: crate::docs::operating
