@@ -5,7 +5,7 @@ mod common;
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use common::{Process, SOON, code, leasehold, stderr, stdout};
@@ -281,4 +281,54 @@ fn a_drill_that_is_ended_takes_the_processes_of_the_job_along() {
         assert_eq!(drill.code(), 128 + signal.as_raw());
         wait_until(SOON, "the job's process is gone", || !common::is_there(job));
     }
+}
+
+/// Beside other traffic, each within a minute: `cargo test -p leasehold-cli --test cmd_drill -- --ignored twenty --nocapture`.
+#[test]
+#[ignore = "a quarter of an hour: twenty drills on each of six topologies, all of them at once"]
+fn twenty_of_twenty_pass_on_each_topology() {
+    let twenty = |which: &str, url: &str| {
+        for nth in 1..=20 {
+            let began = Instant::now();
+            let (code, document) = drill(url, &["--", "sleep", "3"]);
+            let took = began.elapsed();
+            println!("{which}: {nth} of 20 in {:.1} s", took.as_secs_f64());
+            let failed = outcomes(&document).iter().any(|row| row.1 == "failed");
+            assert!(code == 0 && !failed, "{which}: {document:#}");
+            assert!(took < Duration::from_secs(60), "{which}: {took:?}");
+        }
+    };
+    let on = |flavor: Flavor| {
+        let (server, cluster) = (Server::start(flavor), Cluster::start(flavor));
+        let sentinels = SentinelGroup::start(flavor);
+        let primary = sentinels.server(sentinels.primary());
+        let is_over = AtomicBool::new(false);
+        let traffic = |server: &Server| {
+            while !is_over.load(Ordering::Relaxed) {
+                server.cli(&["INCR", "other traffic"]);
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let (one, several, named) = (server.url(), cluster.url(), sentinels.url());
+        thread::scope(|scope| {
+            let played = [
+                scope.spawn(|| twenty(&format!("{flavor}"), &one)),
+                scope.spawn(|| twenty(&format!("{flavor}, a cluster"), &several)),
+                scope.spawn(|| twenty(&format!("{flavor}, sentinels"), &named)),
+            ];
+            scope.spawn(|| traffic(&server));
+            scope.spawn(|| traffic(primary));
+            let played = played.map(|it| it.join().is_ok());
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(
+                played, [true; 3],
+                "{flavor}: a server, a cluster, sentinels"
+            );
+        });
+    };
+    thread::scope(|scope| {
+        for flavor in Flavor::available() {
+            scope.spawn(move || on(flavor));
+        }
+    });
 }
