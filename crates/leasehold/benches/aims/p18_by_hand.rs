@@ -1,35 +1,45 @@
 //! P18: what does a lock cost beside the least that two commands can do?
 //!
-//! Unit: pairs per second of 100 tasks, each on a name of its own, through one client, as a ratio to `SET NX PX` and a script that compares and
-//! deletes, on one connection of the redis crate alone: what is written by hand where no library is used.
+//! Unit: pairs per second of 1, 10, 100 and 1,000 tasks, each on a name of its own, through one client, as a ratio to `SET NX PX` and a script
+//! that compares and deletes, on one connection of the redis crate alone: what is written by hand where no library is used. And the
+//! processor time of a pair, of this process and of the server, as ratios too.
 
 use std::time::{Duration, Instant};
 
+use leasehold::{Mutex, PlainMutex};
 use redis::{IntoConnectionInfo as _, aio::MultiplexedConnection, io::tcp::TcpSettings};
 use tokio::task::JoinSet;
 
 use crate::{
-    float::median,
+    float::{float, median},
     p2_many_names::sum,
     stage::{self, Stage},
     table::{Aim, Table},
 };
 
-const ROUNDS: usize = 7;
-const TIME: Duration = Duration::from_millis(800);
-const TASKS: usize = 100;
+const ROUNDS: usize = 21;
+const TIME: Duration = Duration::from_millis(400);
 
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
+/// What one side did in its time.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    rate: f64,
+    /// Processor time of a pair, in microseconds: here, and of the server.
+    cpu: [f64; 2],
+}
+
 /// So many tasks do what `pair` does with a name of each, over and over.
 async fn at_once<F: Future<Output = ()> + Send + 'static>(
-    time: Duration,
+    (tasks, time, server): (usize, Duration, u32),
     pair: impl Fn(String) -> F + Clone + Send + 'static,
-) -> f64 {
+) -> Done {
+    let spent = || [std::process::id(), server].map(stage::cpu_time);
     let mut running = JoinSet::new();
-    let end = Instant::now() + time;
-    for task in 0..TASKS {
+    let (end, before) = (Instant::now() + time, spent());
+    for task in 0..tasks {
         let pair = pair.clone();
         running.spawn(async move {
             let mut pairs = 0;
@@ -41,7 +51,15 @@ async fn at_once<F: Future<Output = ()> + Send + 'static>(
         });
     }
     let (pairs, time) = sum(running, time).await;
-    stage::rate(pairs, time)
+    let after = spent();
+    let of_a_pair = |at: usize| {
+        let spent = after[at].saturating_sub(before[at]);
+        spent.as_secs_f64() * 1e6 / float(pairs.max(1))
+    };
+    Done {
+        rate: stage::rate(pairs, time),
+        cpu: [0, 1].map(of_a_pair),
+    }
 }
 
 async fn by_hand(mut connection: MultiplexedConnection, hash: String, name: String) {
@@ -73,61 +91,82 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
         let hash: String = load.query_async(&mut connection).await.expect("a hash");
         (connection, hash)
     });
-    let time = stage.time(TIME);
-    let (mut rates, mut ratios) = ([(); 3].map(|()| Vec::new()), [(); 2].map(|()| Vec::new()));
-    for round in 0..=stage.rounds(ROUNDS) {
-        let mut now = [0.0; 3];
-        // The sides take turns to go first.
-        for turn in 0..3 {
-            let side = (round + turn) % 3;
-            let (client, connection, hash) = (client.clone(), connection.clone(), hash.clone());
-            now[side] = stage::on(&runtime, async move {
-                match side {
-                    0 => {
-                        let pair = move |name| by_hand(connection.clone(), hash.clone(), name);
-                        at_once(time, pair).await
+    for (tasks, kinds) in [
+        (1, &[("mutex", 0.85)][..]),
+        (10, &[("mutex", 0.85)]),
+        (100, &[("mutex", 0.78), ("plain mutex", 0.82)]),
+        (1_000, &[("mutex", 0.75)]),
+    ] {
+        let terms = (tasks, stage.time(TIME), stage.server.pid());
+        let mut rounds: Vec<Vec<Done>> = Vec::new();
+        for round in 0..=stage.rounds(ROUNDS) {
+            let sides = kinds.len() + 1;
+            let mut now = vec![Done::default(); sides];
+            // The sides take turns to go first.
+            for side in (0..sides).map(|turn| (round + turn) % sides) {
+                let (client, connection, hash) = (client.clone(), connection.clone(), hash.clone());
+                let kind = side.checked_sub(1).map(|at| kinds[at].0);
+                now[side] = stage::on(&runtime, async move {
+                    match kind {
+                        None => {
+                            let pair = move |name| by_hand(connection.clone(), hash.clone(), name);
+                            at_once(terms, pair).await
+                        }
+                        Some("mutex") => {
+                            at_once(terms, move |name| mutex(client.mutex(name))).await
+                        }
+                        Some(_) => {
+                            let pair = move |name| plain_mutex(client.plain_mutex(name));
+                            at_once(terms, pair).await
+                        }
                     }
-                    1 => {
-                        let pair = move |name: String| {
-                            let mutex = client.mutex(name);
-                            async move {
-                                let guard = mutex.lock().await.expect("a guard");
-                                guard.release().await.expect("the server answers");
-                            }
-                        };
-                        at_once(time, pair).await
-                    }
-                    _ => {
-                        let pair = move |name: String| {
-                            let mutex = client.plain_mutex(name);
-                            async move {
-                                let guard = mutex.lock().await.expect("a guard");
-                                guard.release().await.expect("the server answers");
-                            }
-                        };
-                        at_once(time, pair).await
-                    }
-                }
-            });
-        }
-        // The first round warms up.
-        if round > 0 {
-            for (rates, now) in rates.iter_mut().zip(now) {
-                rates.push(now);
+                });
             }
-            for (ratios, ours) in ratios.iter_mut().zip(&now[1..]) {
-                ratios.push(ours / now[0]);
+            // The first round warms up.
+            if round > 0 {
+                rounds.push(now);
             }
         }
+        for (at, (kind, least)) in kinds.iter().enumerate() {
+            rows(table, (tasks, kind, *least), &rounds, at + 1);
+        }
     }
-    let rates = rates.map(|rates| median(&rates));
-    for (kind, at, least) in [("mutex", 0, 0.65), ("plain mutex", 1, 0.7)] {
-        table.row(
-            "P18",
-            format!("100 names: pairs/s of a {kind} ÷ `SET NX PX` and compare-and-delete by hand"),
-            (median(&ratios[at]), "×"),
-            Aim::AtLeast(least),
-            format!("ours {:.0}/s, by hand {:.0}/s", rates[at + 1], rates[0]),
-        );
-    }
+}
+
+fn rows(
+    table: &mut Table,
+    (tasks, kind, least): (usize, &str, f64),
+    rounds: &[Vec<Done>],
+    side: usize,
+) {
+    let of = |what: &dyn Fn(&Done, &Done) -> f64| {
+        let each: Vec<f64> = rounds.iter().map(|it| what(&it[side], &it[0])).collect();
+        median(&each)
+    };
+    let names = if tasks == 1 { "name" } else { "names" };
+    table.row(
+        "P18",
+        format!("{tasks} {names}: pairs/s of a {kind} ÷ `SET NX PX` and compare-and-delete by hand"),
+        (of(&|ours, hand| ours.rate / hand.rate), "×"),
+        Aim::AtLeast(least),
+        format!(
+            "ours {:.0}/s, by hand {:.0}/s; CPU of a pair: client {:.1} µs, {:.2} of by hand; server {:.1} µs, {:.2}",
+            of(&|ours, _| ours.rate),
+            of(&|_, hand| hand.rate),
+            of(&|ours, _| ours.cpu[0]),
+            of(&|ours, hand| ours.cpu[0] / hand.cpu[0]),
+            of(&|ours, _| ours.cpu[1]),
+            of(&|ours, hand| ours.cpu[1] / hand.cpu[1]),
+        ),
+    );
+}
+
+async fn mutex(mutex: Mutex) {
+    let guard = mutex.lock().await.expect("a guard");
+    guard.release().await.expect("the server answers");
+}
+
+async fn plain_mutex(mutex: PlainMutex) {
+    let guard = mutex.lock().await.expect("a guard");
+    guard.release().await.expect("the server answers");
 }

@@ -15,7 +15,7 @@ macro_rules! scripts {
 }
 
 pub(crate) const ACQUIRE: &str = concat!(
-    scripts!("exclusive/holder_hash"),
+    scripts!("exclusive/free_hash", "exclusive/holder_hash"),
     "local function contended(KEYS, ARGV)\n",
     scripts!(
         "refuse",
@@ -30,7 +30,7 @@ pub(crate) const ACQUIRE: &str = concat!(
     scripts!("exclusive/acquire")
 );
 pub(crate) const RELEASE: &str = concat!(
-    scripts!("exclusive/holder_hash"),
+    scripts!("exclusive/left_hash", "exclusive/holder_hash"),
     "local function contended(KEYS, ARGV)\n",
     scripts!(
         "waiting",
