@@ -25,17 +25,17 @@ use crate::{
 
 /// The scripts of a kind: those of all, behind the parts that tell its holders.
 macro_rules! exclusive {
-    ($kind:ident, $others:literal, $($holder:literal),+) => {
+    ($kind:ident, $others:literal, $($holder:literal),+; $($free:literal)?; $($left:literal)?) => {
         ExclusiveWire {
             kind: LockKind::$kind,
             acquire: script_with!(
-                $($holder),+; (
+                $($free,)? $($holder),+; (
                     "refuse", "waiting", "places", "exclusive/places", $others, "exclusive/hand_over", "exclusive/contended"
                 );
                 "exclusive/acquire"
             ),
             release: script_with!(
-                $($holder),+; ("waiting", "places", "exclusive/places", "exclusive/hand_over", "exclusive/released");
+                $($left,)? $($holder),+; ("waiting", "places", "exclusive/places", "exclusive/hand_over", "exclusive/released");
                 "exclusive/release"
             ),
             renew: script!($($holder),+, "exclusive/renew"),
@@ -49,18 +49,25 @@ macro_rules! exclusive {
     };
 }
 
-pub(super) static MUTEX: ExclusiveWire =
-    exclusive!(Mutex, "exclusive/others_hash", "exclusive/holder_hash");
+pub(super) static MUTEX: ExclusiveWire = exclusive!(
+    Mutex,
+    "exclusive/others_hash",
+    "exclusive/holder_hash";
+    "exclusive/free_hash";
+    "exclusive/left_hash"
+);
 pub(super) static FENCED_MUTEX: ExclusiveWire = exclusive!(
     FencedMutex,
     "exclusive/others_hash",
     "exclusive/holder_hash",
-    "exclusive/tokens"
+    "exclusive/tokens";
+    ;
 );
 pub(super) static PLAIN_MUTEX: ExclusiveWire = exclusive!(
     PlainMutex,
     "exclusive/others_string",
-    "exclusive/holder_string"
+    "exclusive/holder_string";
+    "exclusive/free_string";
 );
 
 /// Of the kinds whose name is a hash.
