@@ -1,12 +1,13 @@
 //! Sends commands. The result of each says what the server may hold.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{io, pin::pin, sync::Arc, time::Duration};
 
-use redis::{RedisError, RedisResult, RetryMethod, Value, aio::MultiplexedConnection};
+use redis::{RedisError, RedisResult, RetryMethod, Value};
 
 use super::{
     connections::{Connections, Dialler, NoWay},
     discovery::Discovery,
+    exchange::{Packed, Unanswered},
     failure::{classify, in_words, is_read_only, refuses_all},
     handshake::ServerId,
     restart::RestartLog,
@@ -134,8 +135,7 @@ impl Commands {
             all.add_command(command(call));
         }
         all.add_command(last.clone());
-        let many = all.len();
-        let sent = self.send(Request::All(&all, many)).await;
+        let sent = self.send(Request::All(&all)).await;
         let Value::Array(answers) = sent.map_err(SendFailure::failure)? else {
             return Ok(Vec::new());
         };
@@ -164,30 +164,36 @@ impl Commands {
     }
 
     async fn send_once(&self, request: Request<'_>) -> Result<Value, SendFailure> {
-        let mut way = self.connections.way(self.timeout).await?;
-        // Read before the request is handed over: any write from here on may have been the request (B5).
-        let writes = way.connection.writes();
+        let way = self.connections.way(self.timeout).await?;
         let answer = {
-            let sending = way
-                .connection
-                .answer(|multiplexed| request.send(multiplexed));
-            let sending = pin!(sending);
-            self.background.within_here(self.timeout, sending).await
+            let asking = pin!(way.connection.ask(request.packed()));
+            self.background.within_here(self.timeout, asking).await
         };
         let mut each = None;
         let answer = match answer {
             // A late word of a server that is the primary no more: the request is repeated to the one that is.
             Some(Ok(_)) if way.connection.is_void() => {
-                Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into())
+                Err(io::Error::from(io::ErrorKind::ConnectionAborted).into())
             }
             Some(Ok(value)) => {
-                each = matches!(request, Request::All(..)).then(|| value.clone());
+                each = matches!(request, Request::All(_)).then(|| value.clone());
                 value.extract_error()
             }
-            Some(Err(error)) => Err(error),
+            // Nothing of it has left, so it may be sent once more as if it had never been (B5).
+            Some(Err(Unanswered {
+                error,
+                is_unsent: true,
+            })) => {
+                way.ended();
+                return Err(SendFailure::Unwritten(error));
+            }
+            Some(Err(Unanswered { error, .. })) => {
+                way.broken(&error);
+                Err(error)
+            }
             None => {
                 let late = format!("no answer within {}", humane(self.timeout));
-                let late = std::io::Error::new(std::io::ErrorKind::TimedOut, late);
+                let late = io::Error::new(io::ErrorKind::TimedOut, late);
                 let late = RedisError::from(late);
                 way.silent(&late, self.timeout).await;
                 self.outage.goes_on(&in_words(late.clone()));
@@ -200,11 +206,6 @@ impl Commands {
         }
         let answer = answer.map_err(|error| {
             self.is_refused(&error);
-            // Nothing of it has left, so it may be sent once more as if it had never been (B5).
-            if needs_new_connection(&error) && !way.connection.may_have_written(writes) {
-                way.ended();
-                return SendFailure::Unwritten(error);
-            }
             // A timeout that is not this library's is the kernel's, which has given the peer up.
             if needs_new_connection(&error) || error.is_timeout() {
                 way.broken(&error);
@@ -239,24 +240,17 @@ enum Request<'a> {
     Command(&'a redis::Cmd),
     /// Two commands; the answer is that to the second.
     Second(&'a redis::Pipeline),
-    /// So many commands; the answer is all of theirs.
-    All(&'a redis::Pipeline, usize),
+    /// The answer is all of theirs.
+    All(&'a redis::Pipeline),
 }
 
 impl Request<'_> {
-    async fn send(self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+    fn packed(self) -> Packed {
         match self {
-            Request::Command(command) => connection.send_packed_command(command).await,
-            Request::Second(both) => {
-                // The redis crate passes the skipped answer over also if it is an error, as of a user that may not call `PING`.
-                let answers = connection.send_packed_commands(both, 1, 1).await;
-                // The code that reads a missing one refuses it as unexpected.
-                answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
-            }
-            Request::All(all, many) => {
-                let answers = connection.send_packed_commands(all, 0, many).await;
-                answers.map(Value::Array)
-            }
+            Request::Command(command) => Packed::command(command),
+            // The skipped answer is passed over also if it is an error, as of a user that may not call `PING`.
+            Request::Second(both) => Packed::second(both),
+            Request::All(all) => Packed::all(all),
         }
     }
 }

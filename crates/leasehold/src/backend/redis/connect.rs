@@ -21,9 +21,10 @@ use tokio::net::{TcpStream, UnixStream};
 #[cfg(feature = "tls")]
 use super::tls_trouble::TlsTrouble;
 use super::{
+    exchange::Connection,
     failure::{classify, has_no_database, in_words, is_full, of_this_process},
     hang_up::HangsUpAt,
-    link::{self, Connection, Link, Socket},
+    link::{self, Link, Socket},
     target::Target,
 };
 use crate::{backend::Failure, connection::ConnectionSettings, durations::humane, error::Cause};
@@ -97,10 +98,12 @@ impl Target {
             let stream = self.shake_hands(tls, progress).await?;
             // Kept, since the redis crate takes the stream: `after_handshake` asks for the error of TLS when the login has failed.
             let broken = Arc::clone(&stream.broken);
-            return Connection::new(login, stream).await.map_err(|error| {
-                let tls = tls.after_handshake(&broken, &error);
-                tls.map_or(NoConnection::Redis(error), NoConnection::Tls)
-            });
+            return Connection::new(login, Box::new(stream))
+                .await
+                .map_err(|error| {
+                    let tls = tls.after_handshake(&broken, &error);
+                    tls.map_or(NoConnection::Redis(error), NoConnection::Tls)
+                });
         }
         let _ = progress;
         Ok(Connection::new(login, self.plain().await?).await?)

@@ -29,9 +29,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     connect::{DialProgress, HungUp},
     discovery::{Discovery, Found, Tally},
+    exchange::{Connection, WeakConnection},
     failure::in_words,
     handshake::{Outlook, ServerId},
-    link::{Connection, WeakConnection},
     restart::{Generation, RestartLog},
     rights::Rights,
     silence::Silenced,

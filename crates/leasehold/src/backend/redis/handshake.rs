@@ -6,8 +6,8 @@ use redis::{ErrorKind, RedisConnectionInfo, RedisError, Value};
 
 use super::{
     connect::{DialProgress, NoConnection, is_hang_up},
+    exchange::Connection,
     failure::{classify, refuses_all},
-    link::Connection,
     restart::ServerIds,
     rights::Rights,
     target::Target,
@@ -126,7 +126,7 @@ impl fmt::Display for Danger {
 }
 
 /// The first questions on a connection, and how many answers there will be.
-fn questions(name: &str, asks_for_danger: bool) -> (redis::Pipeline, usize) {
+fn questions(name: &str, asks_for_danger: bool) -> redis::Pipeline {
     let mut questions = redis::pipe();
     questions.cmd("CLIENT").arg("SETNAME").arg(name);
     // A server outside of a cluster, or one that forbids it, answers with an error.
@@ -138,7 +138,7 @@ fn questions(name: &str, asks_for_danger: bool) -> (redis::Pipeline, usize) {
     if asks_for_danger {
         questions.cmd("INFO").arg("memory");
     }
-    (questions, if asks_for_danger { 6 } else { 5 })
+    questions
 }
 
 impl Target {
@@ -172,7 +172,7 @@ impl Target {
             login = self.login(progress).await?;
             made = self.commands(&login.settings, progress).await;
         }
-        let mut connection = match made {
+        let connection = match made {
             Err(NoConnection::Redis(error)) if is_answer(&error) => {
                 // A Sentinel has no databases, and mostly other users than its servers.
                 if self.is_sentinel(progress).await {
@@ -182,11 +182,8 @@ impl Target {
             }
             other => other?,
         };
-        let (questions, count) = questions(name, asks_for_danger);
-        let multiplexed = &mut connection.multiplexed;
-        let answers = multiplexed
-            .send_packed_commands(&questions, 0, count)
-            .await?;
+        let questions = questions(name, asks_for_danger);
+        let answers = connection.commands(&questions).await?;
         let mut answers = answers.into_iter();
         // A question that was not asked reads as nil here, which is no refusal.
         let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
@@ -276,12 +273,11 @@ impl Target {
     /// Whether a server that has refused the login is a Sentinel, which says so without one.
     async fn is_sentinel(&self, progress: &DialProgress) -> bool {
         let no_login = RedisConnectionInfo::default();
-        let Ok(mut connection) = self.commands(&no_login, progress).await else {
+        let Ok(connection) = self.commands(&no_login, progress).await else {
             return false;
         };
         let mut info = redis::cmd("INFO");
-        let multiplexed = &mut connection.multiplexed;
-        let said = multiplexed.send_packed_command(info.arg("server")).await;
+        let said = connection.command(info.arg("server")).await;
         said.is_ok_and(|info| says_sentinel(&info))
     }
 }

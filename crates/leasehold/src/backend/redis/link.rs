@@ -1,27 +1,25 @@
-//! The stream below a connection. It knows what the redis crate does not tell: whether anything was written, when the connection
-//! ends, and what the server said before it answered.
+//! The stream below a connection. It knows what the redis crate does not tell: when anything was written or heard, and what the
+//! server said before it answered.
 
 use std::{
     io,
     mem::MaybeUninit,
     os::fd::AsFd,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use futures_util::FutureExt;
 use parking_lot::Mutex;
 use redis::{
-    AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult,
     aio::MultiplexedConnection, io::tcp::socket2::SockRef,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 /// After such a pause the socket is asked for its end before anything is written: a runtime that was blocked meanwhile has not
 /// looked.
@@ -35,150 +33,13 @@ pub(super) trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + AsFd + Unpin + Send> Socket for S {}
 
-/// A connection for commands. The last copy takes its task with it.
-#[derive(Clone)]
-pub(super) struct Connection {
-    pub(super) multiplexed: MultiplexedConnection,
-    task: Arc<ConnectionTask>,
-}
-
-struct ConnectionTask {
-    seen: Arc<Seen>,
-    ended: CancellationToken,
-    is_closed: AtomicBool,
-    /// It leads to a server that is not to be believed any more.
-    is_void: AtomicBool,
-    driver: AbortOnDropHandle<()>,
-}
-
-impl ConnectionTask {
-    fn close(&self) {
-        // The task may be writing at this moment: see `may_have_written`.
-        self.is_closed.store(true, Ordering::Relaxed);
-        self.driver.abort();
-        self.ended.cancel();
-    }
-
-    fn void(&self) {
-        self.is_void.store(true, Ordering::Release);
-        // The flag first: a caller that is woken by the end looks at it, and believes no answer from before (S1).
-        self.close();
-    }
-}
-
-/// A connection that lasts no longer than the requests on it.
-pub(super) struct WeakConnection(Weak<ConnectionTask>);
-
-impl WeakConnection {
-    /// See [`Connection::void`].
-    pub(super) fn void(&self) {
-        if let Some(task) = self.0.upgrade() {
-            task.void();
-        }
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.0.strong_count() == 0
-    }
-}
-
-impl Connection {
-    /// Logs in on `stream`. The connection lives on the runtime that polls this.
-    pub(super) async fn new(
-        login: &RedisConnectionInfo,
-        stream: impl Socket + 'static,
-    ) -> RedisResult<Connection> {
-        // The caller times the answers that it waits for: a timer of the redis crate belongs to the runtime that
-        // polls first, and a request outlives that one.
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let (link, seen) = Link::new(stream);
-        let made = MultiplexedConnection::new_with_config(login, link, config).await;
-        let (multiplexed, driver) = made.map_err(|error| seen.cause(error))?;
-        let ended = CancellationToken::new();
-        // A guard, so that the end is told as well when the task is aborted, or dropped with its runtime.
-        let end = ended.clone().drop_guard();
-        let driver = tokio::spawn(async move {
-            let _end = end;
-            driver.await;
-        });
-        Ok(Connection {
-            multiplexed,
-            task: Arc::new(ConnectionTask {
-                seen,
-                ended,
-                is_closed: AtomicBool::new(false),
-                is_void: AtomicBool::new(false),
-                driver: AbortOnDropHandle::new(driver),
-            }),
-        })
-    }
-
-    /// How often something was written.
-    pub(super) fn writes(&self) -> u64 {
-        self.task.seen.writes.load(Ordering::Relaxed)
-    }
-
-    /// When the server last said anything.
-    pub(super) fn heard(&self) -> Instant {
-        self.task.seen.heard()
-    }
-
-    /// Whether a request may have left this process that has failed with its connection, `writes` having been there before it (B5).
-    pub(super) fn may_have_written(&self, writes: u64) -> bool {
-        self.task.is_closed.load(Ordering::Relaxed) || self.writes() != writes
-    }
-
-    /// The answer to what `send` sends. The redis crate tells nothing to a request that is queued in the instant the connection
-    /// ends, so this listens for the end, too. A request that was answered before the end has its answer.
-    pub(super) async fn answer<'a, F>(
-        &'a mut self,
-        send: impl FnOnce(&'a mut MultiplexedConnection) -> F,
-    ) -> RedisResult<Value>
-    where
-        F: Future<Output = RedisResult<Value>> + 'a,
-    {
-        let mut answer = pin!(send(&mut self.multiplexed));
-        tokio::select! {
-            biased;
-            answer = &mut answer => answer,
-            // The task of the connection is over, and writes nothing any more, unless it was closed from here.
-            () = self.task.ended.cancelled() => answer.now_or_never().unwrap_or_else(|| {
-                Err(io::Error::from(io::ErrorKind::BrokenPipe).into())
-            }),
-        }
-    }
-
-    /// Ends it, also where nothing polls its task any more. Who waits for an answer learns at once that there is none.
-    pub(super) fn close(&self) {
-        self.task.close();
-    }
-
-    /// Ends it, and takes back what it has answered and no caller has read yet.
-    pub(super) fn void(&self) {
-        self.task.void();
-    }
-
-    /// To be voided by those that have replaced it, while requests are still under way on it.
-    pub(super) fn downgrade(&self) -> WeakConnection {
-        WeakConnection(Arc::downgrade(&self.task))
-    }
-
-    pub(super) fn is_void(&self) -> bool {
-        self.task.is_void.load(Ordering::Acquire)
-    }
-
-    /// Completes when the connection has ended: the server, the network or this process has closed it.
-    pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.task.ended.clone().cancelled_owned()
-    }
-}
-
 /// A stream for a reader of this crate's, on which the redis crate has logged in.
 pub(super) async fn logged_in(
     login: &RedisConnectionInfo,
     stream: Box<dyn Socket>,
 ) -> RedisResult<Link<Box<dyn Socket>>> {
-    let (link, seen) = Link::new(stream);
+    let link = Link::new(stream);
+    let seen = link.seen();
     let link = Arc::new(Mutex::new(link));
     let lent = Lent(Arc::clone(&link));
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
@@ -221,7 +82,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Lent<S> {
     }
 }
 
-struct Seen {
+/// The signs of life of a stream.
+pub(super) struct Seen {
     writes: AtomicU64,
     began: Instant,
     /// When something was read last: nanoseconds since it began.
@@ -237,7 +99,13 @@ impl Seen {
         self.heard.store(since, Ordering::Release);
     }
 
-    fn heard(&self) -> Instant {
+    /// How often something was written.
+    pub(super) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    /// When something was read last.
+    pub(super) fn heard(&self) -> Instant {
         self.began + Duration::from_nanos(self.heard.load(Ordering::Acquire))
     }
 
@@ -258,24 +126,34 @@ pub(super) struct Link<S> {
     /// When something was written last.
     written: Instant,
     has_read: bool,
+    /// The stream has refused to be written to.
+    has_failed: bool,
 }
 
 impl<S: AsFd> Link<S> {
-    fn new(stream: S) -> (Link<S>, Arc<Seen>) {
+    pub(super) fn new(stream: S) -> Link<S> {
         let began = Instant::now();
-        let seen = Arc::new(Seen {
-            writes: AtomicU64::new(0),
-            began,
-            heard: AtomicU64::new(0),
-            is_too_many: AtomicBool::new(false),
-        });
-        let link = Link {
+        Link {
             stream,
-            seen: Arc::clone(&seen),
+            seen: Arc::new(Seen {
+                writes: AtomicU64::new(0),
+                began,
+                heard: AtomicU64::new(0),
+                is_too_many: AtomicBool::new(false),
+            }),
             written: began,
             has_read: false,
-        };
-        (link, seen)
+            has_failed: false,
+        }
+    }
+
+    pub(super) fn seen(&self) -> Arc<Seen> {
+        Arc::clone(&self.seen)
+    }
+
+    /// Whether the stream may have taken something of a write that has failed, as TLS may. It has not where the end was seen before.
+    pub(super) fn may_have_written(&self) -> bool {
+        self.has_failed
     }
 
     /// Says so if the other side has closed the connection.
@@ -323,9 +201,10 @@ impl<S: AsyncWrite + AsFd + Unpin> AsyncWrite for Link<S> {
             self.check()?;
         }
         self.written = now;
-        // Also if it fails: TLS may have written a part.
         self.seen.writes.fetch_add(1, Ordering::Relaxed);
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.has_failed |= matches!(written, Poll::Ready(Err(_)));
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

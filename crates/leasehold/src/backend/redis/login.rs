@@ -1,7 +1,10 @@
 //! As which user a connection logs in: as the settings say, or as the program's provider says it for each connection. A login that ends is
 //! renewed before that.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 #[cfg(feature = "redis-1")]
 use redis::{ConnectionAddr, ConnectionInfo};
@@ -11,7 +14,7 @@ use redis::{ErrorKind, RedisConnectionInfo, RedisError, Value};
 use super::target::Login;
 use super::{
     connect::{DialProgress, NoConnection},
-    link::Connection,
+    exchange::{Connection, Exchange, Packed},
     target::Target,
 };
 #[cfg(feature = "redis-1")]
@@ -97,8 +100,8 @@ impl Target {
             return;
         };
         let username = self.info.redis_settings().username().map(str::to_owned);
-        // The redis crate's part alone: a copy of the whole would keep the connection open for as long as this task is there.
-        let (connection, ended) = (connection.multiplexed.clone(), connection.ended());
+        // A copy of the connection would keep it open for as long as this task is there.
+        let (connection, ended) = (connection.borrow(), connection.ended());
         let keeping = keep(provider, username, connection, first, self.to_string());
         tokio::spawn(async move {
             tokio::select! {
@@ -120,14 +123,14 @@ fn renew_at(given: &Credentials) -> Option<Instant> {
 async fn keep(
     provider: Provider,
     username: Option<String>,
-    mut connection: redis::aio::MultiplexedConnection,
+    connection: Arc<Exchange>,
     first: Instant,
     server: String,
 ) {
     let (mut next, mut backoff) = (Some(first), AGAIN);
     while let Some(at) = next {
         tokio::time::sleep_until(at.into()).await;
-        let renewing = renew(&provider, username.as_deref(), &mut connection);
+        let renewing = renew(&provider, username.as_deref(), &connection);
         // Neither the provider nor the connection has a timeout of its own.
         let failed: Cause = match tokio::time::timeout(ATTEMPT, renewing).await {
             Ok(Ok(again)) => {
@@ -139,7 +142,7 @@ async fn keep(
                 continue;
             }
             Ok(Err(cause)) => cause,
-            Err(late) => std::sync::Arc::new(late),
+            Err(late) => Arc::new(late),
         };
         user_callback::catch_panic(|| {
             tracing::debug!(target: "leasehold", server, cause = %failed, "login not renewed, trying again");
@@ -153,7 +156,7 @@ async fn keep(
 async fn renew(
     provider: &Provider,
     username: Option<&str>,
-    connection: &mut redis::aio::MultiplexedConnection,
+    connection: &Exchange,
 ) -> Result<Option<Instant>, Cause> {
     let given = provider.ask().await?;
     let again = renew_at(&given);
@@ -161,8 +164,11 @@ async fn renew(
     // Without a user name this writes no argument: `AUTH` with a password alone logs in as `default`.
     auth.arg(given.username.as_deref().or(username))
         .arg(&given.password);
-    let answer = connection.send_packed_command(&auth).await;
-    match answer.and_then(Value::extract_error) {
+    let answer = connection.ask(Packed::command(&auth)).await;
+    match answer
+        .map_err(RedisError::from)
+        .and_then(Value::extract_error)
+    {
         Ok(_) => Ok(again),
         Err(error) => Err(super::failure::in_words(error)),
     }

@@ -10,6 +10,7 @@ mod connect;
 mod connections;
 mod discovery;
 mod durable;
+mod exchange;
 mod failure;
 mod fenced_store;
 mod find;

@@ -22,8 +22,8 @@ use crate::{
         Failure,
         redis::{
             connect::{DialProgress, NoConnection, SubscriptionLink},
+            exchange::Connection,
             failure::{classify, in_words},
-            link::Connection,
             pubsub::{Ask, PubSub, Received},
             sharding::Sharding,
         },
@@ -74,8 +74,8 @@ impl Group {
     /// Asks one sentinel.
     pub(super) async fn ask(&self, address: &Address) -> Result<SentinelAnswer, Failure> {
         let asked = async {
-            let mut line = self.line(address).await?;
-            self.question(address, &mut line).await
+            let line = self.line(address).await?;
+            self.question(address, &line).await
         };
         within(ANSWER, address, asked).await
     }
@@ -94,15 +94,15 @@ impl Group {
         let kept = line.take();
         let asked = async {
             let on_new = async {
-                let mut line = self.line(address).await?;
-                let answer = self.news(address, &mut line, said).await?;
+                let line = self.line(address).await?;
+                let answer = self.news(address, &line, said).await?;
                 Ok((line, answer))
             };
-            let Some(mut kept) = kept else {
+            let Some(kept) = kept else {
                 return on_new.await;
             };
             let on_kept = async {
-                let answer = self.news(address, &mut kept, said).await?;
+                let answer = self.news(address, &kept, said).await?;
                 Ok((kept, answer))
             };
             let mut on_kept = pin!(on_kept);
@@ -167,11 +167,11 @@ impl Group {
     /// Asks one sentinel how it sees the group; `None`: it does not know it.
     pub(super) async fn view(&self, address: &Address) -> Result<Option<SentinelView>, Failure> {
         let asked = async {
-            let mut line = self.line(address).await?;
+            let line = self.line(address).await?;
             let mut questions = redis::pipe();
             questions.cmd("SENTINEL").arg("MASTER").arg(&self.master);
             questions.cmd("SENTINEL").arg(CURRENT).arg(&self.master);
-            let answers = line.multiplexed.send_packed_commands(&questions, 0, 2);
+            let answers = line.commands(&questions);
             let mut answers = answers.await.map_err(classify)?.into_iter();
             let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
             let (master, current) = (next(), next());
@@ -198,11 +198,11 @@ impl Group {
 
     /// Has one sentinel put a replica in the place of the primary.
     pub(super) async fn fail_over(&self, address: &Address) -> Result<(), Failure> {
-        let mut line = within(PATIENT_ANSWER, address, self.line(address)).await?;
+        let line = within(PATIENT_ANSWER, address, self.line(address)).await?;
         let asked = async {
             let mut ask = redis::cmd("SENTINEL");
             ask.arg("FAILOVER").arg(&self.master);
-            let answer = line.multiplexed.send_packed_command(&ask).await;
+            let answer = line.command(&ask).await;
             let answer = answer.and_then(Value::extract_error);
             answer.map(drop).map_err(classify)
         };
@@ -230,14 +230,14 @@ impl Group {
     async fn news(
         &self,
         address: &Address,
-        line: &mut Connection,
+        line: &Connection,
         said: Option<&Address>,
     ) -> Result<Option<SentinelAnswer>, Failure> {
         if let Some(said) = said {
             // The address alone is asked for on each poll; the full question follows where it differs, or the answer cannot be read.
             let mut current = redis::cmd("SENTINEL");
             current.arg(CURRENT).arg(&self.master);
-            let answer = line.multiplexed.send_packed_command(&current).await;
+            let answer = line.command(&current).await;
             let answer = answer.map(redis::from_redis_value::<Address>);
             if answer.is_ok_and(|now| now.is_ok_and(|now| self.reached(now) == *said)) {
                 return Ok(None);
@@ -249,7 +249,7 @@ impl Group {
     async fn question(
         &self,
         address: &Address,
-        line: &mut Connection,
+        line: &Connection,
     ) -> Result<SentinelAnswer, Failure> {
         let target = self.of_sentinels.at(address);
         let failed = |error: RedisError| {
@@ -265,8 +265,7 @@ impl Group {
         questions.cmd("SENTINEL").arg("MYID");
         // From a promotion until all replicas follow, the sentinel that leads says the old address in `MASTER`, and the new one here.
         questions.cmd("SENTINEL").arg(CURRENT).arg(&self.master);
-        let multiplexed = &mut line.multiplexed;
-        let answers = multiplexed.send_packed_commands(&questions, 0, 4).await;
+        let answers = line.commands(&questions).await;
         let mut answers = answers.map_err(failed)?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
         let (master, others, id, current) = (next(), next(), next(), next());
@@ -276,9 +275,7 @@ impl Group {
             // The name may be mistyped: the error then lists the names that there are.
             Err(error) if says(&error, "No such master") => {
                 let mut masters = redis::cmd("SENTINEL");
-                let masters = multiplexed
-                    .send_packed_command(masters.arg("MASTERS"))
-                    .await;
+                let masters = line.command(masters.arg("MASTERS")).await;
                 let name = |mut master: HashMap<_, _>| master.remove("name");
                 let names = masters.map_or_else(|_| Vec::new(), each);
                 return Ok(SentinelAnswer::Unknown(

@@ -28,7 +28,7 @@ use crate::{
     address::shown,
     backend::{
         Failure,
-        redis::{link::Connection, pubsub::Received, restart::RestartLog, target::Target},
+        redis::{exchange::Connection, pubsub::Received, restart::RestartLog, target::Target},
         report::SentinelReport,
     },
     background::BackgroundRuntime,
