@@ -82,6 +82,7 @@ pub mod operating {}
 /// [guarantees not-promised]: crate::docs::guarantees#not-promised
 /// [guarantees failure-by-failure]: crate::docs::guarantees#failure-by-failure
 /// [guarantees order]: crate::docs::guarantees#order
+/// [guarantees forks]: crate::docs::guarantees#forks
 /// [topologies]: crate::docs::topologies
 /// [topologies which-one]: crate::docs::topologies#which-one
 /// [topologies logins-and-connections]: crate::docs::topologies#logins-and-connections
@@ -89,6 +90,7 @@ pub mod operating {}
 /// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
 /// [operating]: crate::docs::operating
 /// [operating a-lock-is-stuck]: crate::docs::operating#a-lock-is-stuck
+/// [operating the-alerts]: crate::docs::operating#the-alerts
 /// [works-with]: https://github.com/leasehold/leasehold/blob/main/docs/works-with.md
 /// [choosing]: crate::docs::choosing
 /// [choosing async-or-blocking]: crate::docs::choosing#async-or-blocking
