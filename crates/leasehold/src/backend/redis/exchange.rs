@@ -20,7 +20,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{ErrorKind, Parser, RedisConnectionInfo, RedisError, RedisResult, Value};
+use redis::{Parser, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     runtime::{Handle, Id},
@@ -220,7 +220,7 @@ pub(super) struct Exchange {
 struct Traffic {
     /// `Err`: it has ended, and why.
     link: Result<Link<Box<dyn Socket>>, RedisError>,
-    /// Why nothing more is written. The reader gives out what it has read, and ends the connection.
+    /// Why nothing more is written. The reader gives out what has come, and ends the connection.
     failed: Option<RedisError>,
     /// Requests of which nothing is in `out` yet.
     waiting: VecDeque<(Packed, AnswerTo)>,
@@ -246,6 +246,16 @@ struct SentRequest {
     all: Option<usize>,
     answers: Vec<Value>,
     to: AnswerTo,
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // As in `end`: a fork closes nothing, not even with the last that it has of this.
+        if self.is_in_fork() {
+            let traffic = self.traffic.get_mut();
+            std::mem::forget(std::mem::replace(&mut traffic.link, Err(closed())));
+        }
+    }
 }
 
 impl Exchange {
@@ -286,11 +296,11 @@ impl Exchange {
     }
 
     fn begin(&self, packed: Packed, to: AnswerTo) {
-        let is_here = self.is_here();
-        if !is_here && self.is_in_fork() {
+        if self.is_in_fork() {
             let _ = to.send(Err(unsent(closed())));
             return;
         }
+        let is_here = self.is_here();
         let mut traffic = self.traffic.lock();
         if let Err(error) = &traffic.link {
             let unsent = unsent(error.clone());
@@ -490,8 +500,10 @@ fn unsent(error: RedisError) -> Unanswered {
 }
 
 fn unasked(value: &Value) -> RedisError {
-    let said = format!("{value:?}").chars().take(80).collect();
-    RedisError::from((ErrorKind::Parse, "an answer to no request", said))
+    let said: String = format!("{value:?}").chars().take(80).collect();
+    let words = format!("an answer to no request: {said}");
+    // As of a connection that broke: the next may be in order.
+    io::Error::new(io::ErrorKind::ConnectionAborted, words).into()
 }
 
 /// The task of a connection.
@@ -597,11 +609,6 @@ impl io::Read for Arrived<'_, '_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut buffer = ReadBuf::new(into);
         let mut traffic = self.exchange.traffic.lock();
-        // TLS may have lost a byte to the search for the cause: what comes behind it has no meaning.
-        if traffic.failed.is_some() {
-            self.is_empty = true;
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
         let Ok(link) = &mut traffic.link else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };

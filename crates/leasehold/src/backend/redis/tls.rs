@@ -115,6 +115,7 @@ impl TlsDialler {
         match self.connector.connect(name, stream).await {
             Ok(stream) => Ok(TlsLink {
                 stream: Box::new(stream),
+                kept: Vec::new(),
                 broken: Arc::default(),
             }),
             // Without an error of TLS in it the server hung up, and sent no alert: only its question for a certificate hints at why.
@@ -313,6 +314,8 @@ fn certified(
 /// A connection after its handshake. Errors of the TLS library end it, as errors of the socket would.
 pub(super) struct TlsLink {
     stream: Box<TlsStream<TcpStream>>,
+    /// Read in the search for the cause of an end, and not given out yet.
+    kept: Vec<u8>,
     /// Why it ended, if TLS knows.
     pub(super) broken: Arc<OnceLock<rustls::Error>>,
 }
@@ -345,7 +348,10 @@ impl TlsLink {
             && cause(error).is_none()
         {
             let (mut byte, stream) = ([0], Pin::new(&mut self.stream));
-            let last = stream.poll_read(cx, &mut ReadBuf::new(&mut byte));
+            let mut buffer = ReadBuf::new(&mut byte);
+            let last = stream.poll_read(cx, &mut buffer);
+            // The byte of an answer, which the reader is still to read.
+            self.kept.extend(buffer.filled());
             let _ = self.ended(last);
         }
         self.ended(polled)
@@ -364,6 +370,11 @@ impl AsyncRead for TlsLink {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.kept.is_empty() && buffer.remaining() > 0 {
+            let many = self.kept.len().min(buffer.remaining());
+            buffer.put_slice(&self.kept.drain(..many).collect::<Vec<_>>());
+            return Poll::Ready(Ok(()));
+        }
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         match self.ended(read) {
             // A server that dies says no goodbye. A reply that was cut off is noticed as one: each says how long it is.

@@ -376,11 +376,13 @@ fn a_caller_elsewhere_leaves_the_socket_to_the_reader() {
 }
 
 #[test]
-fn a_failed_write_leaves_the_answers_that_were_read() {
+fn a_failed_write_leaves_the_answers_that_have_come() {
     let mut pair = pair();
     let mut asked = pair.asks_many(20);
-    pair.says(&replies(20));
+    pair.says(&replies(10));
     assert!(pair.turn().is_none());
+    // Some are read by now, and others wait in the socket.
+    pair.says(&replies(20)[replies(10).len()..]);
     let late = pair.asks(echo("late"));
     pair.wire.lock().is_broken = true;
     let error = pair.turn().unwrap();
