@@ -43,6 +43,8 @@ pub mod choosing {}
 #[doc = include_str!("../docs/topologies.md")]
 pub mod topologies {}
 
+/// [topologies]: crate::docs::topologies
+/// [faq in-a-service]: crate::docs::faq#in-a-service
 /// [keys]: crate::docs::keys
 #[doc = include_str!("../docs/from-redisson.md")]
 pub mod from_redisson {}
