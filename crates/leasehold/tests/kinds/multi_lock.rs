@@ -72,25 +72,31 @@ async fn five_names_of_one_server_are_taken_and_given_back_in_a_round_trip_each(
         let client = Client::connect(&proxy.url()).await.unwrap();
         let multi = client.multi_lock(["e", "b", "a", "d", "c"]);
         multi.lock().await.unwrap().release().await.unwrap();
-        let before = script_calls(&server);
         // On each way.
         proxy.delay(150 * MS);
-        let began = Instant::now();
-        let guard = multi.lock().await.unwrap();
-        assert!(began.elapsed() < 550 * MS, "to lock: {:?}", began.elapsed());
-        assert_eq!(script_calls(&server) - before, 5, "to lock");
-        assert_eq!(guard.names(), ["a", "b", "c", "d", "e"]);
-        let began = Instant::now();
-        assert_eq!(guard.release().await.unwrap(), Released::Freed);
-        let took = began.elapsed();
-        assert!(took < 550 * MS, "to release: {took:?}");
-        assert_eq!(script_calls(&server) - before, 10, "to release");
+        let (mut to_lock, mut to_release) = (Duration::MAX, Duration::MAX);
+        // The fastest of three counts: a busy machine makes none faster than its round trips.
+        for _ in 0..3 {
+            let before = script_calls(&server);
+            let began = Instant::now();
+            let guard = multi.lock().await.unwrap();
+            to_lock = to_lock.min(began.elapsed());
+            assert_eq!(script_calls(&server) - before, 5, "to lock");
+            assert_eq!(guard.names(), ["a", "b", "c", "d", "e"]);
+            let began = Instant::now();
+            assert_eq!(guard.release().await.unwrap(), Released::Freed);
+            to_release = to_release.min(began.elapsed());
+            assert_eq!(script_calls(&server) - before, 10, "to release");
+        }
+        assert!(to_lock < 550 * MS, "to lock: {to_lock:?}");
+        assert!(to_release < 550 * MS, "to release: {to_release:?}");
+        let before = script_calls(&server);
         proxy.delay(Duration::ZERO);
         drop(multi.lock().await.unwrap());
         wait_until_idle(&client).await;
         assert_eq!(
             script_calls(&server) - before,
-            20,
+            10,
             "a guard that is dropped"
         );
         assert_nothing_left(&server, "releases").await;
