@@ -23,7 +23,7 @@ const TIME: Duration = Duration::from_millis(400);
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-/// What one side did in its time.
+/// The work of a side in its time.
 #[derive(Clone, Copy, Default)]
 struct Done {
     rate: f64,

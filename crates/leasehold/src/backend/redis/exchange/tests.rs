@@ -17,7 +17,7 @@ struct Wire {
     heard: Vec<u8>,
     /// So many bytes more are taken.
     room: usize,
-    /// None are taken, for good.
+    /// The socket refuses every write, for good.
     is_broken: bool,
 }
 
