@@ -493,7 +493,7 @@ fn crowd(
         Arc::<Mutex<Vec<Error>>>::default(),
     );
     for number in 0..tasks {
-        let mutex = client.mutex(&format!("order:{number}"));
+        let mutex = client.mutex(format!("order:{number}"));
         let (rounds, errors) = (Arc::clone(&rounds), Arc::clone(&errors));
         runtime.spawn(async move {
             loop {

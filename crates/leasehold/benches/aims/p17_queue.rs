@@ -1,7 +1,7 @@
 //! P17: what does a lock cost the server, where many wait?
 //!
 //! Unit: the server's time (`INFO commandstats`) for all calls of a cycle of a mutex that 2, 64 or 300 clients wait for: a release that gives the
-//! name to the first in the queue and takes a place for the next task of its client, a waiter that asks again, and a client that takes a place and
+//! name to the first in the queue, the next task of its client, which takes a place, a waiter that asks again, and a client that takes a place and
 //! leaves. The scripts are ours, sent by the redis crate; the clients are inboxes of one connection.
 
 use redis::{Commands as _, Connection, Value};
@@ -59,17 +59,11 @@ impl Scripts {
         self.run(&hash, &[owner, &lease_ms, &ask.to_string(), &lease_ms])
     }
 
-    /// Gives the name back, or a place; `next` is to have a place.
-    fn leave(&mut self, owner: &str, next: Option<&str>) -> Value {
+    /// Gives the name back, or a place.
+    fn leave(&mut self, owner: &str) -> Value {
         let channel = format!("redisson_lock__channel:{{{NAME}}}");
-        let (hash, lease_ms) = (self.release.clone(), LEASE_MS.to_string());
-        let mut args = vec![owner, &channel];
-        if let Some(next) = next {
-            args.extend(["0", "1", "0", "1", next, &lease_ms, "1", "1", &lease_ms]);
-        } else {
-            args.extend(["0", "1"]);
-        }
-        self.run(&hash, &args)
+        let hash = self.release.clone();
+        self.run(&hash, &[owner, &channel, "0", "1"])
     }
 }
 
@@ -109,14 +103,15 @@ fn round(stage: &Stage, waiting: usize) -> f64 {
         let holder = number % (waiting + 1);
         let left = owner(holder, leases[holder]);
         leases[holder] = number + 1;
-        let given = scripts.leave(&left, Some(&owner(holder, leases[holder])));
+        let given = scripts.leave(&left);
         let expected = [Value::Int(2), Value::Int(LEASE_MS)];
         assert_eq!(given, Value::Array(expected.into()), "given to the next");
+        scripts.ask(&owner(holder, leases[holder]), 1);
         let asks = (holder + 1 + waiting.div_ceil(2)) % (waiting + 1);
         scripts.ask(&owner(asks, leases[asks]), 2 + number);
         let comes = owner(999_999, number);
         scripts.ask(&comes, 1);
-        scripts.leave(&comes, None);
+        scripts.leave(&comes);
     }
     let cost = spent(&mut scripts.connection) - before;
     let keys = [NAME, &scripts.queue, &places];

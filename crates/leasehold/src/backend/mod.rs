@@ -383,8 +383,6 @@ pub(crate) struct Next {
     pub(crate) lease_ms: u64,
     /// The name stays with this client, if no other of ours waits and no turn is left to Redisson's waiters.
     pub(crate) stays: bool,
-    /// Take an entry in the queue if other clients wait; only for a client that listens.
-    pub(crate) entry: Option<QueueEntry>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

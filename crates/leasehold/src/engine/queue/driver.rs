@@ -130,19 +130,11 @@ impl<'a> Driver<'a> {
             next: match start {
                 Start::Ask | Start::AskNow => Step::Ask,
                 Start::Recover => Step::Recover,
-                Start::Wait { until } if state.is_listening() => {
-                    Step::Wait(Some(until.since(queues.clock.now())))
-                }
-                // Not queued, because not subscribed yet: do both.
-                Start::Listen | Start::Wait { .. } => Step::Listen,
+                Start::Listen => Step::Listen,
             },
             backoff: Backoff::of_request(),
             polls: 0,
-            // A release that gave the name to another client has said how long that one has it.
-            held_until: match start {
-                Start::Wait { until } => until,
-                _ => Tick::MAX,
-            },
+            held_until: Tick::MAX,
             untold: false,
             late: None,
         }

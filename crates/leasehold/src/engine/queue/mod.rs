@@ -127,8 +127,6 @@ pub(crate) enum Start {
     Listen,
     /// The server was asked just now, and gave no usable answer.
     Recover,
-    /// A release has queued us, and given the name to another client until then.
-    Wait { until: Tick },
 }
 
 impl Queue {

@@ -175,7 +175,6 @@ pub(crate) struct Releasing {
 pub(crate) struct ReleaseAnswer {
     pub(crate) answer: ReleaseReply,
     pub(crate) sent: Tick,
-    pub(crate) queued: bool,
 }
 
 impl Releasing {
@@ -277,14 +276,9 @@ impl Releasing {
             check_known(&self.queue.queues, &self.queue.id, first)?;
         }
         let step = self.step(sent);
-        let queued = step.next.is_some_and(|next| next.entry.is_some());
         let answer = self.queue.queues.backend.release(step).await;
         let answer = answer.inspect_err(|failure| self.failed(failure, sent))?;
-        Ok(ReleaseAnswer {
-            answer,
-            sent,
-            queued,
-        })
+        Ok(ReleaseAnswer { answer, sent })
     }
 
     /// The request that is sent at `sent`. Each send is an ask of its own for the next ticket (B3).
@@ -297,14 +291,13 @@ impl Releasing {
                 let remote = state.remote();
                 remote.asks();
                 let ticket = remote.ticket(lease)?;
-                let ask = ticket.ask(sent);
+                ticket.ask(sent);
                 let terms = ticket.terms();
                 Some(Next {
                     access: terms.access,
                     lease,
                     lease_ms: terms.lease_ms,
                     stays,
-                    entry: listening.then(|| ticket.entry(queues, ask)),
                 })
             });
             (next, listening)
@@ -414,11 +407,7 @@ impl Queue {
         silent: bool,
     ) {
         let queues = &self.queues;
-        let ReleaseAnswer {
-            answer,
-            sent,
-            queued,
-        } = *answered;
+        let ReleaseAnswer { answer, sent } = *answered;
         // Before the lock: it sends a request.
         self.check_for_classic(queues);
         let is_permits = matches!(hold.spec().access, Access::Permits(_));
@@ -445,22 +434,12 @@ impl Queue {
                         return;
                     }
                 }
-                // The ticket is closed only if every send had an answer: after a silence an earlier copy may have queued the id, or taken the
-                // name for it (B5). And this send must have left no entry, or its answer must say that no client waits.
-                ReleaseReply::Freed { others: 0, .. } | ReleaseReply::NotOurs if !silent => {
-                    ticket.refused();
-                }
-                _ if !queued && !silent => ticket.refused(),
+                // The ticket is closed only if every send had an answer: after a silence an earlier copy may have taken the name for it (B5).
+                _ if !silent => ticket.refused(),
                 _ => {}
             }
         }
         let start = match answer {
-            // A fair mutex's next task has a queue, and an entry, of its own.
-            _ if hold.spec().waits.is_in_turn() => Start::Ask,
-            // Counted from the send: this process may be stopped before its driver begins.
-            ReleaseReply::Granted { lease } => Start::Wait {
-                until: sent.after(lease),
-            },
             // A spin lock's waiters do not listen, so other processes may wait unseen: they get a turn.
             ReleaseReply::Freed { turns, .. }
                 if !state.waiters.is_empty() && !hold.spec().waits.listens() =>

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Store, rules};
 use crate::{
-    backend::{Downgrade, Grant, Next, Release, ReleaseReply, fenced::Tokens},
+    backend::{Downgrade, Next, Release, ReleaseReply},
     kind::Access,
     name::LockId,
 };
@@ -58,20 +58,6 @@ impl Store {
         }
         // The holders beside it keep the lock: nothing is free that was not before, and no client is told.
         let is_free = self.held_by(id).is_empty() || !rules(id.kind).has_queue();
-        if (granted.is_some() || others > 0 && is_free)
-            && !next_waits
-            && let Some(next) = next
-            && let Some(entry) = next.entry
-        {
-            let grant = Grant {
-                access: next.access,
-                lease: next.lease,
-                lease_ms: next.lease_ms,
-                ask: entry.ask,
-                tokens: Tokens::NONE,
-            };
-            self.queue(client, id, grant);
-        }
         if granted.is_none() && !is_free {
             self.tell_first(id);
         }

@@ -227,10 +227,10 @@ impl Wire for ExclusiveWire {
 
     fn release(&'static self, runner: &ScriptRunner, step: Release) -> Reply<ReleaseReply> {
         let mut call = self
-            .call(runner.in_cluster, &self.release, &step.id, 11)
+            .call(runner.in_cluster, &self.release, &step.id, 8)
             .text(OwnerField::of(runner, step.lease))
             .text(Channel(&step.id));
-        let (next, holds) = (step.next, step.holds);
+        let (next, holds) = (step.next.filter(|next| next.stays), step.holds);
         // The shortest release has no such words. A fenced mutex always says how long tokens are kept: a waiter may be given some.
         if next.is_some()
             || holds.is_some()
@@ -250,10 +250,7 @@ impl Wire for ExclusiveWire {
         if let Some(next) = next {
             call = call
                 .text(OwnerField::of(runner, next.lease))
-                .arg(next.lease_ms)
-                .arg(u8::from(next.stays))
-                .arg(next.entry.map_or(0, |entry| entry.ask))
-                .arg(next.entry.map_or(0, |entry| entry.keep_ms));
+                .arg(next.lease_ms);
         }
         // Others wait, or did a moment ago: the next holder first.
         let call = call.answer_last(step.listening);

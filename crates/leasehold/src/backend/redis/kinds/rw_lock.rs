@@ -181,8 +181,7 @@ impl Wire for RwLockWire {
 
     fn release(&'static self, runner: &ScriptRunner, step: Release) -> Reply<ReleaseReply> {
         let (id, next) = (&step.id, step.next);
-        let entry = next.and_then(|next| next.entry);
-        let call = Call::new(&RELEASE, 4, 11, size_hint(&id.name, 6))
+        let call = Call::new(&RELEASE, 4, 9, size_hint(&id.name, 6))
             .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
@@ -198,8 +197,6 @@ impl Wire for RwLockWire {
             ))
             .arg(next.map_or(0, |next| next.lease_ms))
             .arg(u8::from(next.is_some_and(|next| next.stays)))
-            .arg(entry.map_or(0, |entry| entry.ask))
-            .arg(entry.map_or(0, |entry| entry.keep_ms))
             .text(OrEmpty(step.holds))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);

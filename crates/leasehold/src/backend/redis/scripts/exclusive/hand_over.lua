@@ -38,10 +38,10 @@ local function give_to_next(tokens, long)
 end
 
 -- Passes the free name on: to the first in the queue, in which `waiting` stand; or, where Redisson's waiters have `turns`, all that listen
--- are told. Of `others` that wait so many are `ours`. Returns as `give_to_next`. `before`: how long the lease of the one that leaves would
--- have lasted.
+-- are told. Of `others` that wait so many are `ours`. Returns the length of that one's lease; nil: it is free. `before`: how long the lease of
+-- the one that leaves would have lasted.
 local function pass_on(channel, others, ours, turns, waiting, before, token_ms)
-  local left, owner
+  local left
   if waiting > 0 and turns == 0 then
     local first, count
     if reserve then
@@ -49,7 +49,7 @@ local function pass_on(channel, others, ours, turns, waiting, before, token_ms)
     end
     -- Where the server refuses a token, the name is freed for all.
     if first or not reserve then
-      left, owner = give_to_next(first and string.format(' %.0f %d', first, count) or '', waiting > SHORT)
+      left = give_to_next(first and string.format(' %.0f %d', first, count) or '', waiting > SHORT)
     end
   end
   if left then
@@ -59,5 +59,5 @@ local function pass_on(channel, others, ours, turns, waiting, before, token_ms)
   if not left or others > ours and (before == -1 or left < before) then
     pcall('PUBLISH', channel, before_number(turns, others > ours) .. '0')
   end
-  return left, owner
+  return left
 end

@@ -11,11 +11,8 @@
 -- ARGV[5] token_ms   integer how long the token outlives its last use; 0: for ever; of a fenced mutex only
 -- ARGV[6] holds      integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters;
 --                    negative: one of them may not be counted
--- ARGV[7] next       bytes   owner under which this client goes on
+-- ARGV[7] next       bytes   owner of this client to which the name goes at once, if no client of ours waits and no turn is left
 -- ARGV[8] next_ms    integer the lease of `next`
--- ARGV[9] stays      integer 1: the name goes to `next` at once if no client of ours waits, and no turn is left
--- ARGV[10] ask       integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
--- ARGV[11] keep_ms   integer how long the queue outlives its last visitor
 --
 -- Returns others       the name is free; so many other clients were told, at least 0
 --         {1, others, turns} the same; so many turns are left to Redisson's waiters

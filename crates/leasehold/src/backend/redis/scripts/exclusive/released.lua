@@ -26,18 +26,13 @@ if not leave(owner) then
   return -1
 end
 
--- B4: a late copy of this release must not revive a `next` that was given up meanwhile.
-local goes_on = next_owner ~= '' and not is_given_up(next_owner)
 local others, of_ours, turns = count_others(channel, marker(channel), ARGV[4] or 0, waiting, ARGV[6] or 1)
-if goes_on and ARGV[9] == '1' and waiting + of_ours + turns == 0 then
+-- B4: a late copy of this release must not revive a `next` that was given up meanwhile.
+if next_owner ~= '' and waiting + of_ours + turns == 0 and not is_given_up(next_owner) then
   local answer = kept(tonumber(ARGV[8]))
   if not answer.err and not take(next_owner, ARGV[8]) then
     return answer
   end
 end
-local left, granted = pass_on(channel, others, of_ours, turns, waiting, before, ARGV[5])
--- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
-if goes_on and granted ~= next_owner and ARGV[10] ~= '0' and (left or others > 0) then
-  line_up(next_owner, ARGV[8], ARGV[10], ARGV[11])
-end
+local left = pass_on(channel, others, of_ours, turns, waiting, before, ARGV[5])
 return left and { 2, left } or { 1, others, turns }

@@ -12,9 +12,7 @@
 -- ARGV[6] next       bytes   field under which this client goes on; empty: it does not
 -- ARGV[7] next_ms    integer the lease of `next`
 -- ARGV[8] stays      integer 1: the name goes to `next` at once if no client of ours waits, and no turn is left
--- ARGV[9] ask        integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
--- ARGV[10] keep_ms   integer how long the queue outlives its last visitor
--- ARGV[11] holds     integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters; negative: one
+-- ARGV[9] holds      integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters; negative: one
 --                      of them may not be counted; empty: one, and it knows of none of them
 --
 -- Returns 1            the owner has left: others hold the name still, or it is free, and no other client was told
@@ -93,7 +91,7 @@ else
   ends_sooner = stay and longest < enough
 end
 
-if waiting == 0 and next_field == '' and not stay and ARGV[11] == '' then
+if waiting == 0 and next_field == '' and not stay and ARGV[9] == '' then
   -- No client of ours waits anywhere: Redisson's unlock.
   local others = call('PUBLISH', ARGV[2], writes and '1' or '0') - ARGV[5]
   if writes then
@@ -108,7 +106,7 @@ end
 local goes_on = next_field ~= '' and not there and not is_given_up(next_field)
 local next_reads = not is_writer(next_field)
 local next_waits = goes_on and waiting > 0 and place_of(KEYS[3], next_field) ~= nil
-local others, ours, turns = count_others(ARGV[2], marker(), ARGV[5], waiting, tonumber(ARGV[11]) or 1)
+local others, ours, turns = count_others(ARGV[2], marker(), ARGV[5], waiting, tonumber(ARGV[9]) or 1)
 if goes_on and (next_reads or not stay) and ARGV[8] == '1' and waiting + ours + turns == 0 then
   take_out()
   if not take(next_field, ARGV[7], not stay) then
@@ -125,18 +123,6 @@ if granted and not stay then
 end
 if granted and goes_on and next_reads and not next_waits and may_join(ARGV[3], ARGV[2]) and not take(next_field, ARGV[7], false) then
   return { 3, tonumber(ARGV[7]) }
-end
--- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
--- While others hold it and no client was told, the client asks by itself.
-if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0 and not stay) then
-  -- Without memory for it, the client finds no place in the queue and asks again. No errors: the name is given already.
-  local left = pcall('PTTL', KEYS[3])
-  if type(left) == 'number' then
-    local waits = _G.pcall(take_place, KEYS[3], next_field, ARGV[7], ARGV[9])
-    if waits and left < tonumber(ARGV[10]) and type(pcall('PEXPIRE', KEYS[3], ARGV[10])) ~= 'number' then
-      _G.pcall(leave_queue, KEYS[3], next_field) -- or it would stay for ever
-    end
-  end
 end
 if granted then
   return kept and { 3, kept.left } or { 2, granted }
