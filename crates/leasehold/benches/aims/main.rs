@@ -5,7 +5,7 @@
 //! noisy, so only ratios within one run count.
 //!
 //! ```sh
-//! cargo bench -p leasehold                    # everything, about ten minutes
+//! cargo bench -p leasehold                    # everything, about twelve minutes
 //! cargo bench -p leasehold -- P3 P6           # only these
 //! cargo bench -p leasehold --features blocking,metrics -- P19 P20
 //! cargo bench -p leasehold -- --short --json  # shorter windows; the rows as JSON
