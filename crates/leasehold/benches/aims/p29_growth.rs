@@ -151,7 +151,7 @@ impl Look<'_> {
         let inside: Vec<RwLock> = (0..beside).map(|n| lock(n, beside)).collect();
         let enter = join_all(inside.iter().map(RwLock::read));
         let guards: Result<Vec<_>, Error> = self.runtime.block_on(enter).into_iter().collect();
-        let writer = other.rw_lock("bench:p29:readers");
+        let asks = other.rw_lock("bench:p29:readers");
         for n in 0..BESIDE {
             // An odd number: one of those inside has an even one, and would share its hold.
             let comes = lock(n * SPREAD / BESIDE + 1, SPREAD);
@@ -160,7 +160,7 @@ impl Look<'_> {
             let what = "n readers inside: a reader leaves";
             self.each(what, 1, guard.release()).expect("an answer");
             let what = "n readers inside: a writer asks";
-            let writes = self.each(what, 1, writer.try_write());
+            let writes = self.each(what, 1, asks.try_write());
             assert!(writes.expect("an answer").is_none());
         }
         let what = "n readers leave at once: each";

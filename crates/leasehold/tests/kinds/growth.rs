@@ -183,7 +183,7 @@ async fn a_reader_leaves_and_a_writer_asks_at_no_more_cost_beside_many() {
             .url(server.url())
             .redisson_watchdog(watchdog);
         let client = builder.connect().await.unwrap();
-        let writer = Client::builder().url(server.url()).connect().await.unwrap();
+        let elsewhere = Client::builder().url(server.url()).connect().await.unwrap();
         let read = async |name: &str, readers: usize| {
             // Readers under the same terms would share a hold.
             let locks: Vec<_> = (0..readers)
@@ -225,7 +225,7 @@ async fn a_reader_leaves_and_a_writer_asks_at_no_more_cost_beside_many() {
             for (costs, name) in costs.iter_mut().zip(["few", "many"]) {
                 let before = spent(&server);
                 for _ in 0..30 {
-                    let asks = writer.rw_lock(name).try_write().await.unwrap();
+                    let asks = elsewhere.rw_lock(name).try_write().await.unwrap();
                     assert!(asks.is_none(), "others read");
                 }
                 costs.push(spent(&server) - before);
@@ -263,7 +263,7 @@ async fn no_writer_comes_in_beside_a_reader_that_is_hard_to_find() {
             .connect()
             .await
             .unwrap();
-        let writer = Client::builder().url(server.url()).connect().await.unwrap();
+        let elsewhere = Client::builder().url(server.url()).connect().await.unwrap();
         // Under other terms than the other, so that they do not share a hold.
         let (lock, other) = (
             client.rw_lock("name"),
@@ -278,7 +278,7 @@ async fn no_writer_comes_in_beside_a_reader_that_is_hard_to_find() {
             }
             let dead: Vec<&str> = dead.iter().map(String::as_str).collect();
             server.cli(&dead);
-            let asks = writer.rw_lock("name");
+            let asks = elsewhere.rw_lock("name");
             assert!(asks.try_write().await.unwrap().is_none(), "round {round}");
             server.cli(&dead);
             let leaves = other.read().await.unwrap();
