@@ -5,7 +5,7 @@
 //! noisy, so only ratios within one run count.
 //!
 //! ```sh
-//! cargo bench -p leasehold                    # everything, about ten minutes
+//! cargo bench -p leasehold                    # everything, about twelve minutes
 //! cargo bench -p leasehold -- P3 P6           # only these
 //! cargo bench -p leasehold --features blocking,metrics -- P19 P20
 //! cargo bench -p leasehold -- --short --json  # shorter windows; the rows as JSON
@@ -33,6 +33,7 @@ mod p22_far_quorum;
 mod p23_quorum;
 mod p24_durable;
 mod p26_cluster;
+mod p29_growth;
 mod p2_many_names;
 mod p3_one_process;
 mod p4_processes;
@@ -82,6 +83,7 @@ const BENCHES: &[Bench] = &[
     ("P26", p26_cluster::pair),
     ("P27", p26_cluster::handover),
     ("P28", p26_cluster::leases),
+    ("P29", p29_growth::run),
 ];
 
 /// The options of the command line.

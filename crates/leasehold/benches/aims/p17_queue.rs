@@ -68,7 +68,7 @@ impl Scripts {
 }
 
 /// The server's µs for one cycle with so many in the queue.
-fn round(stage: &Stage, waiting: usize) -> f64 {
+pub(crate) fn round(stage: &Stage, waiting: usize) -> f64 {
     let client = redis::Client::open(stage.url()).expect("the kit's URL");
     let connect = || client.get_connection().expect("our own server takes us");
     let (mut connection, mut inboxes) = (connect(), connect());

@@ -175,7 +175,7 @@ async fn a_place_stands_once_whatever_becomes_of_the_hash_beside_it() {
 
 /// With `LEASEHOLD_FULL=1` ten thousand readers.
 #[tokio::test]
-async fn a_reader_leaves_at_no_more_cost_beside_many() {
+async fn a_reader_leaves_and_a_writer_asks_at_no_more_cost_beside_many() {
     let many = few_or(1_500, 10_000);
     for server in servers() {
         let watchdog = 120_000 * MS; // leases of their own lengths are believed
@@ -183,6 +183,7 @@ async fn a_reader_leaves_at_no_more_cost_beside_many() {
             .url(server.url())
             .redisson_watchdog(watchdog);
         let client = builder.connect().await.unwrap();
+        let elsewhere = Client::builder().url(server.url()).connect().await.unwrap();
         let read = async |name: &str, readers: usize| {
             // Readers under the same terms would share a hold.
             let locks: Vec<_> = (0..readers)
@@ -218,6 +219,29 @@ async fn a_reader_leaves_at_no_more_cost_beside_many() {
             "{}: beside 30 {few} µs, beside {many} {beside_many} µs",
             server.flavor()
         );
+        let few_read = read("few", 31).await;
+        let mut costs = [Vec::new(), Vec::new()];
+        for _ in 0..5 {
+            for (costs, name) in costs.iter_mut().zip(["few", "many"]) {
+                let before = spent(&server);
+                for _ in 0..30 {
+                    let asks = elsewhere.rw_lock(name).try_write().await.unwrap();
+                    assert!(asks.is_none(), "others read");
+                }
+                costs.push(spent(&server) - before);
+            }
+        }
+        let [few, beside_many] = costs.map(|costs| least(&costs));
+        println!(
+            "{}: a writer asks, {few} µs, {beside_many} µs",
+            server.flavor()
+        );
+        assert!(
+            beside_many <= 2.5 * few,
+            "{}: a writer asks beside 31 {few} µs, beside {many} {beside_many} µs",
+            server.flavor()
+        );
+        drop(few_read);
         let began = Instant::now();
         let released = join_all(all.into_iter().map(leasehold::Guard::release)).await;
         let took = began.elapsed();
@@ -239,6 +263,7 @@ async fn no_writer_comes_in_beside_a_reader_that_is_hard_to_find() {
             .connect()
             .await
             .unwrap();
+        let elsewhere = Client::builder().url(server.url()).connect().await.unwrap();
         // Under other terms than the other, so that they do not share a hold.
         let (lock, other) = (
             client.rw_lock("name"),
@@ -253,6 +278,9 @@ async fn no_writer_comes_in_beside_a_reader_that_is_hard_to_find() {
             }
             let dead: Vec<&str> = dead.iter().map(String::as_str).collect();
             server.cli(&dead);
+            let asks = elsewhere.rw_lock("name");
+            assert!(asks.try_write().await.unwrap().is_none(), "round {round}");
+            server.cli(&dead);
             let leaves = other.read().await.unwrap();
             assert_ne!(leaves.owner(), lives.owner());
             leaves.release().await.unwrap();
@@ -263,6 +291,14 @@ async fn no_writer_comes_in_beside_a_reader_that_is_hard_to_find() {
             lives.release().await.unwrap();
             let writes = soon("it is free", lock.try_write()).await.unwrap();
             writes.expect("no reader lives").release().await.unwrap();
+            // Only dead ones are left: a writer that asks finds out, for it asks about all.
+            let lives = lock.read().await.unwrap();
+            server.cli(&dead);
+            server.cli(&["HDEL", "name", &lives.owner()]);
+            let writes = asks.try_write().await.unwrap();
+            writes.expect("no reader lives").release().await.unwrap();
+            drop(lives);
+            wait_until_idle(&client).await;
         }
     }
 }

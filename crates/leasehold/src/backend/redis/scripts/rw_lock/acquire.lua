@@ -35,7 +35,7 @@ if not is_new then
   fits = not held and not is_writer(field) and may_join(ARGV[5], ARGV[6])
   local left
   if not fits then
-    local found = look()
+    local found = look_briefly()
     if found.other then
       return refuse('rw_lock')
     end

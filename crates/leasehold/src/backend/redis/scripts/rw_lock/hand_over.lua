@@ -11,6 +11,48 @@ local function is_given_up(field)
   return call('EXISTS', KEYS[4] .. owner_of(field)) == 1
 end
 
+-- How long a reader's lease lasts, but for the one of `but`: the first that is found to last for `enough`, else the longest of those that were
+-- asked; at least 1, and `math.huge` without an end. Nil: none reads, which is said only when all were asked (S1). And whether all were. A
+-- few at random are asked first, and most often one of these lasts for `enough`. Those found dead are taken out.
+local function longest_reader(ttl, enough, but)
+  local many, longest, is_all = enough == 0 and 5 or 34, nil, nil
+  repeat
+    local fields, over = call('HRANDFIELD', KEYS[1], many, 'WITHVALUES'), {}
+    is_all = #fields < 2 * many
+    for i = #fields - 1, 1, -2 do
+      local field = fields[i]
+      if field ~= 'mode' and field ~= but then
+        local left = left_of_reader(field, tonumber(fields[i + 1]) or 0, ttl)
+        if left then
+          longest = math.max(longest or 1, left == -1 and math.huge or left)
+          if longest >= enough then
+            break
+          end
+        else
+          over[#over + 1] = field
+        end
+      end
+    end
+    if #over > 0 then
+      call('HDEL', KEYS[1], unpack(over)) -- they have died, and hold nothing
+    end
+    many = longest and LEASES_MOST + 1 or math.min(4 * many, LEASES_MOST + 1)
+  until is_all or longest and (longest >= enough or call('HLEN', KEYS[1]) > LEASES_MOST)
+  return longest, is_all
+end
+
+-- As `look`, for one that waits: of many readers it does not tell which they are, and not how long they all last, but at least how long until it
+-- is worth another look. None waits for longer than 12 s without one.
+local function look_briefly()
+  if call('HLEN', KEYS[1]) <= 34 or call('HGET', KEYS[1], 'mode') ~= 'read' then
+    return look()
+  end
+  local ttl = call('PTTL', KEYS[1])
+  local longest = longest_reader(ttl, ttl == -1 and 12000 or math.min(ttl - 1000, 12000))
+  local left = longest and less_of(longest == math.huge and -1 or longest, ttl) or -2
+  return { mode = longest and 'read', left = left, dead = {} }
+end
+
 -- Who leaves, as `look` has them; the fields of others that hold nothing; whether readers stay, and how long the hash must last for them,
 -- if that is for less than it does. To be said before anything below is called.
 local leaving, dead, stay, lasts = {}, {}, false, nil

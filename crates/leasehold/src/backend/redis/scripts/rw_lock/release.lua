@@ -42,7 +42,7 @@ if not held then
   end
   if made_way and call('EXISTS', KEYS[3]) == 1 then
     -- Readers that only waited for this writer to have its turn need not wait any more.
-    local found = look()
+    local found = look_briefly()
     stay = found.mode == 'read'
     if not stay or not give_to_next(ARGV[3]) then
       tell_first(KEYS[3], ARGV[3], found.left)
@@ -58,35 +58,12 @@ if writes then
   dead = { owner } -- Redisson's writer has a field for its reads, and so has ours
 else
   -- Whether others read, and how long the hash must last for them: not exactly, but Redisson's waiters sleep for no more than a second
-  -- longer. So the first that is found to last about as long as the hash is enough. A few at random are asked first, and most often one of
-  -- these is; that none reads is said only when all were asked (S1). Of very many the longest is not looked for: then the hash stays as it
-  -- is, which is longer than they need.
+  -- longer. So the first that is found to last about as long as the hash is enough. Of very many the longest is not looked for: then the
+  -- hash stays as it is, which is longer than they need.
   local ttl = call('PTTL', KEYS[1])
   local enough = ttl == -1 and math.huge or held.left < ttl - 1000 and 0 or ttl - 1000
-  local many, is_all = enough == 0 and 5 or 34, nil
-  repeat
-    local fields, over = call('HRANDFIELD', KEYS[1], many, 'WITHVALUES'), {}
-    is_all = #fields < 2 * many
-    for i = #fields - 1, 1, -2 do
-      local field = fields[i]
-      if field ~= 'mode' and field ~= held.field then
-        local left = left_of_reader(field, tonumber(fields[i + 1]) or 0, ttl)
-        if left then
-          stay = true
-          longest = math.max(longest, left == -1 and math.huge or left)
-          if longest >= enough then
-            break
-          end
-        else
-          over[#over + 1] = field
-        end
-      end
-    end
-    if #over > 0 then
-      call('HDEL', KEYS[1], unpack(over)) -- they have died, and hold nothing
-    end
-    many = stay and LEASES_MOST + 1 or math.min(4 * many, LEASES_MOST + 1)
-  until is_all or stay and (longest >= enough or call('HLEN', KEYS[1]) > LEASES_MOST)
+  local found, is_all = longest_reader(ttl, enough, held.field)
+  stay, longest = found ~= nil, found or longest
   lasts = stay and is_all and longest < enough and longest or nil
   ends_sooner = stay and longest < enough
 end
