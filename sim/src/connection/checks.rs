@@ -48,10 +48,11 @@ impl Play {
     pub(super) fn after_turn(&mut self, before: &BeforeTurn, is_over: bool) {
         let gave = self.given().saturating_sub(before.given);
         let due = before.most.min(before.whole.saturating_sub(before.given));
-        self.say(|| match is_over {
-            true => "the reader ends".to_owned(),
-            false => format!("the reader has a turn, and gives {gave} answers"),
-        });
+        if is_over {
+            self.say(|| "the reader ends".to_owned());
+        } else {
+            self.say(|| format!("the reader has a turn, and gives {gave} answers"));
+        }
         let mut line = self.line.lock();
         if before.was_closed {
             if !is_over {
@@ -95,7 +96,7 @@ impl Play {
         let is_offered = line.played[caller.number].offered.is_some();
         match writes {
             Some(true) if !is_offered && line.failed.is_none() && line.is_idle() => {
-                line.breach("rule 1", "an idle writer lets a request wait")
+                line.breach("rule 1", "an idle writer lets a request wait");
             }
             Some(false) if is_offered => line.breach("rule 1", "a request is written out of turn"),
             _ => {}

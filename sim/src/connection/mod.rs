@@ -92,6 +92,7 @@ struct Caller {
     again: u32,
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 struct Play {
     dice: Dice,
     steps: u64,

@@ -1,6 +1,6 @@
 //! The steps of a schedule.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{pin::Pin, time::Duration};
 
 use fastrand::Rng;
 use leasehold::sim::AnswerForm;
@@ -26,6 +26,43 @@ const STEPS: [(u32, Step); 11] = [
     (15, Play::room),
     (8, Play::time_passes),
     (2, Play::a_fault),
+];
+
+const FAULTS: [(&str, Step); 11] = [
+    ("the server closes the connection", |play, _| {
+        play.end_line(LineEnd::Closed);
+    }),
+    ("the connection is reset", |play, _| {
+        play.end_line(LineEnd::Reset);
+    }),
+    (
+        "the socket refuses what is written",
+        Play::refuse_by_an_error,
+    ),
+    ("the socket takes no byte, and says so", |play, _| {
+        play.refuse(Refusal::Zero);
+    }),
+    ("the socket refuses to be flushed", |play, _| {
+        play.refuse(Refusal::Flush);
+    }),
+    ("the server is to answer what was not asked", |play, _| {
+        play.unasked();
+    }),
+    ("the reader is polled no more", |play, _| {
+        play.is_frozen = true;
+    }),
+    ("the runtime of the reader ends", |play, _| {
+        play.connection.end_runtime();
+    }),
+    ("the connection is closed", |play, _| {
+        play.connection.close();
+    }),
+    ("the connection is void", |play, _| {
+        play.void();
+    }),
+    ("the last owner leaves", |play, _| {
+        play.connection.leave();
+    }),
 ];
 
 /// A schedule has at most so many steps.
@@ -64,18 +101,16 @@ impl Play {
         self.steps += 1;
         let (sent, known) = (self.connection.sent(), self.connection.known());
         let line = self.line.lock();
+        let come = (line.whole() + sent).saturating_sub(line.offered.len());
         let flags = [
             self.is_closed(),
             self.comes_back,
             line.is_idle(),
             line.failed.is_some(),
-            line.end.is_some(),
         ];
-        let flags = flags.iter().fold(0, |all, flag| all * 2 + u64::from(*flag));
-        let unread = line.whole() + sent - line.offered.len().min(line.whole() + sent);
-        let state = [sent, known - sent, unread].map(|it| it.min(100) as u64);
-        drop(line);
-        let state = state.iter().fold(flags, |all, it| mix(all, *it));
+        let numbers = [sent, known, come].map(|it| it.min(100) as u64);
+        let all = numbers.into_iter().chain(flags.map(u64::from));
+        let state = all.fold(0, mix);
         self.seen.states.push(state);
         self.seen.schedule = mix(self.seen.schedule, state);
     }
@@ -84,7 +119,7 @@ impl Play {
     pub(super) fn request(
         &mut self,
         random: u64,
-    ) -> (usize, std::pin::Pin<Box<dyn Future<Output = PlayedAnswer>>>) {
+    ) -> (usize, Pin<Box<dyn Future<Output = PlayedAnswer>>>) {
         let mut rng = Rng::with_seed(random);
         let (form, commands) = match rng.u8(..4) {
             0 => (AnswerForm::Second, 2),
@@ -219,48 +254,26 @@ impl Play {
         if self.is_closed() {
             return;
         }
-        let what = match rng.u8(..11) {
-            0 => "the server closes the connection",
-            1 => "the connection is reset",
-            2 | 3 => "the socket refuses what is written",
-            4 => "the socket takes no byte, and says so",
-            5 => "the socket refuses to be flushed",
-            6 => "the server answers what was not asked",
-            7 => "the reader is polled no more",
-            8 => "the runtime of the reader ends",
-            9 => "the connection is closed",
-            _ => "the connection is void",
-        };
+        let (what, happens) = FAULTS[rng.usize(..FAULTS.len())];
         self.say(|| what.to_owned());
         self.count(what);
-        let refuse = |play: &mut Play, refusal| {
-            let mut line = play.line();
-            line.refusal.get_or_insert(refusal);
-        };
-        match what {
-            "the server closes the connection" => self.end_line(LineEnd::Closed),
-            "the connection is reset" => self.end_line(LineEnd::Reset),
-            "the socket refuses what is written" => {
-                // TLS alone sends a part of what it then refuses.
-                let left = if self.line().is_buffered {
-                    rng.usize(..100)
-                } else {
-                    0
-                };
-                refuse(self, Refusal::Error(left));
-            }
-            "the socket takes no byte, and says so" => refuse(self, Refusal::Zero),
-            "the socket refuses to be flushed" => refuse(self, Refusal::Flush),
-            "the server answers what was not asked" => self.unasked(),
-            "the reader is polled no more" => self.is_frozen = true,
-            "the runtime of the reader ends" => self.connection.end_runtime(),
-            "the connection is closed" => self.connection.close(),
-            _ => {
-                self.is_voided = true;
-                self.connection.void();
-            }
-        }
+        happens(self, rng);
         self.wake();
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        self.line().refusal.get_or_insert(refusal);
+    }
+
+    fn refuse_by_an_error(&mut self, rng: &mut Rng) {
+        // TLS alone sends a part of what it then refuses.
+        let is_tls = self.line().is_buffered;
+        self.refuse(Refusal::Error(if is_tls { rng.usize(..100) } else { 0 }));
+    }
+
+    fn void(&mut self) {
+        self.is_voided |= !self.is_closed();
+        self.connection.void();
     }
 
     fn end_line(&mut self, end: LineEnd) {
@@ -278,6 +291,8 @@ impl Play {
         {
             line.say(":7\r\n");
             self.is_rogue = true;
+            drop(line);
+            self.count("answers to no request");
         }
     }
 
@@ -311,10 +326,7 @@ impl Play {
         self.say(|| "the end".to_owned());
         match rng.u8(..5) {
             0 => self.connection.close(),
-            1 => {
-                self.is_voided |= !self.is_closed();
-                self.connection.void();
-            }
+            1 => self.void(),
             2 => self.connection.leave(),
             3 if !self.is_frozen => {
                 self.end_line(LineEnd::Closed);
@@ -331,6 +343,5 @@ impl Play {
         self.new_callers(&mut rng);
         self.all_tasks(&mut rng);
         self.check_calm();
-        debug_assert!(self.reader.woken.is_closed.load(Ordering::Relaxed));
     }
 }
