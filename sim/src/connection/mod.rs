@@ -97,6 +97,8 @@ struct Play {
     dice: Dice,
     steps: u64,
     trace: Option<Vec<String>>,
+    /// So many bytes that the socket took are in the trace.
+    shown: usize,
     coverage: BTreeMap<&'static str, u64>,
     seen: Seen,
     here: Runtime,
@@ -184,12 +186,14 @@ impl Play {
             is_void: Box::new(connection.is_void()),
         });
         let reader = Task::new(READER, &woken);
+        let has_burst = rng.u8(..50) == 0;
         // As tokio polls a task that was spawned.
         reader.clone().wake();
         Play {
             dice: Dice::new(seed, calm),
             steps: 0,
             trace: traced.then(Vec::new),
+            shown: 0,
             coverage: BTreeMap::new(),
             seen: Seen::default(),
             here,
@@ -205,8 +209,12 @@ impl Play {
             is_frozen: false,
             is_rogue: false,
             is_voided: false,
-            longest: if rng.u8(..10) == 0 { 30_000 } else { 40 },
-            has_burst: rng.u8(..50) == 0,
+            longest: if !has_burst && rng.u8(..10) == 0 {
+                30_000
+            } else {
+                40
+            },
+            has_burst,
         }
     }
 
@@ -224,7 +232,12 @@ impl Play {
 
     fn say(&mut self, what: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
-            let now = self.line.lock().now.as_secs_f64() * 1e3;
+            let (now, taken) = (self.line.lock().now, self.line.lock().taken);
+            let now = now.as_secs_f64() * 1e3;
+            if taken > self.shown {
+                trace.push(format!("{now:>8.1} ms  the socket has taken {taken} bytes"));
+                self.shown = taken;
+            }
             trace.push(format!("{now:>8.1} ms  {}", what()));
         }
     }

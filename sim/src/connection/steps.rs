@@ -158,6 +158,9 @@ impl Play {
         } else {
             [1, 1, 3, 20][rng.usize(..4)]
         };
+        if many == 1_000 {
+            self.count("a thousand ask at once");
+        }
         for _ in 0..many {
             if self.is_rogue {
                 return;
