@@ -18,6 +18,7 @@ static TROUBLE: AtomicBool = AtomicBool::new(false);
 static QUORUM: AtomicU8 = AtomicU8::new(1);
 static NODES: AtomicU8 = AtomicU8::new(0);
 static FAILOVERS: AtomicBool = AtomicBool::new(false);
+static CONNECTION: AtomicBool = AtomicBool::new(false);
 
 /// So many servers has each world; of more than one a majority decides.
 pub fn set_quorum(servers: u8) {
@@ -32,6 +33,15 @@ pub fn set_nodes(nodes: u8) {
 /// Whether the one server of each world has a replica, which takes its place now and then.
 pub fn set_failovers(are: bool) {
     FAILOVERS.store(are, Ordering::Relaxed);
+}
+
+/// Whether a seed is a schedule of one connection, and no world.
+pub fn set_connection(is: bool) {
+    CONNECTION.store(is, Ordering::Relaxed);
+}
+
+pub fn is_connection() -> bool {
+    CONNECTION.load(Ordering::Relaxed)
 }
 
 /// Whether the server may be out of memory for a while, and refuse single commands.

@@ -6,6 +6,7 @@ pub mod carry;
 pub mod changes;
 pub mod cluster;
 pub mod config;
+pub mod connection;
 pub mod dice;
 pub mod faults;
 pub mod held;

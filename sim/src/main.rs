@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use leasehold_sim::{
-    config::{set_failovers, set_nodes, set_quorum, set_trouble},
+    config::{set_connection, set_failovers, set_nodes, set_quorum, set_trouble},
     invariants::{Asked, l4},
     keys, panics, report,
     runner::{Job, run_all},
@@ -67,6 +67,9 @@ struct Args {
     /// A server fails, and a replica that may lack the last writes takes its place.
     #[arg(long, conflicts_with_all = ["quorum", "trouble", "cluster"])]
     failovers: bool,
+    /// Each seed is a schedule of one connection, on a socket in memory.
+    #[arg(long, conflicts_with_all = ["quorum", "trouble", "cluster", "failovers", "replace"])]
+    connection: bool,
 }
 
 #[derive(Clone)]
@@ -103,6 +106,9 @@ impl Args {
         if self.failovers {
             again += " --failovers";
         }
+        if self.connection {
+            again += " --connection";
+        }
         if self.replace.is_some() {
             again += " --replace (as before)";
         }
@@ -136,6 +142,7 @@ fn main() -> ExitCode {
     set_quorum(args.quorum);
     set_nodes(args.cluster);
     set_failovers(args.failovers);
+    set_connection(args.connection);
     if let Some(Texts(texts)) = &args.replace {
         keys::replace(texts.clone());
     }

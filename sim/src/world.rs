@@ -17,7 +17,8 @@ use leasehold::{
 use parking_lot::Mutex;
 
 use crate::{
-    config::{Config, MS, SECOND},
+    config::{Config, MS, SECOND, is_connection},
+    connection,
     dice::{Dice, Key, Point, mix},
     invariants::{self, Watch, release},
     keys::Keyspace,
@@ -136,6 +137,9 @@ const MOST_TURNS: u32 = 2_000;
 /// Runs one seed, without the decisions in `calm`.
 pub fn run(seed: u64, calm: &BTreeSet<Key>, traced: bool, asked: &invariants::Asked) -> Outcome {
     let _said = panics::OfTheSimulation(seed);
+    if is_connection() {
+        return connection::run(seed, calm, traced, asked);
+    }
     let config = Config::new(seed);
     let mut world = World::new(config, calm, traced, asked);
     world.run();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, process::Command};
 
-use leasehold_sim::{invariants::Asked, panics, shrink::shrink, world::run};
+use leasehold_sim::{connection, invariants::Asked, panics, shrink::shrink, world::run};
 
 fn trace(seed: u64) -> Vec<String> {
     run(seed, &BTreeSet::new(), true, &Asked::default()).trace
@@ -24,6 +24,17 @@ fn a_seed_gives_the_same_trace_each_time() {
     }
     let busy = first.iter().filter(|lines| lines.len() > 20).count();
     assert!(busy > 20, "something happens in most worlds: {busy}");
+}
+
+#[test]
+fn a_seed_of_a_connection_gives_the_same_trace_each_time() {
+    panics::keep();
+    let trace = |seed| connection::run(seed, &BTreeSet::new(), true, &Asked::default()).trace;
+    for seed in 0..40 {
+        let first = trace(seed);
+        assert!(first.len() > 3, "{first:?}");
+        assert_eq!(first, trace(seed), "seed {seed}");
+    }
 }
 
 /// Seeds that have broken a promise once, beyond those that CI plays (docs/bugs.md).

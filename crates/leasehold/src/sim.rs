@@ -20,7 +20,7 @@ use crate::{
 
 pub use crate::{
     backend::{
-        redis::Value,
+        redis::{AnswerForm, PlayedConnection, Value},
         simulated::{
             hint::Hint,
             keys::{Published, ScriptServer},

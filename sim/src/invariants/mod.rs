@@ -51,7 +51,7 @@ impl Asked {
         !self.ignored.iter().any(|part| kind.contains(part.as_str()))
     }
 
-    fn about(&self, promise: &str) -> bool {
+    pub fn about(&self, promise: &str) -> bool {
         let is = |name: &String| name.eq_ignore_ascii_case(promise);
         (self.only.is_empty() || self.only.iter().any(is)) && !self.not.iter().any(is)
     }

@@ -16,7 +16,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker, ready},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -25,6 +25,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     runtime::{Handle, Id},
     sync::oneshot,
+    time::Instant, // a simulation moves it
 };
 use tokio_util::sync::CancellationToken;
 
@@ -165,7 +166,7 @@ impl Connection {
     }
 
     /// When the server last said anything.
-    pub(super) fn heard(&self) -> Instant {
+    pub(super) fn heard(&self) -> std::time::Instant {
         self.0.0.seen.heard()
     }
 
@@ -631,5 +632,7 @@ impl io::Read for Arrived<'_, '_> {
     }
 }
 
+#[cfg(feature = "sim")]
+pub(super) mod simulated;
 #[cfg(test)]
 mod tests;

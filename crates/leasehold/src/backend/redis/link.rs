@@ -123,8 +123,8 @@ impl Seen {
 pub(super) struct Link<S> {
     stream: S,
     seen: Arc<Seen>,
-    /// When something was written last.
-    written: Instant,
+    /// When something was written last, on a clock that a simulation moves.
+    written: tokio::time::Instant,
     has_read: bool,
     /// The stream has refused to be written to.
     has_failed: bool,
@@ -141,7 +141,7 @@ impl<S: AsFd> Link<S> {
                 heard: AtomicU64::new(0),
                 is_too_many: AtomicBool::new(false),
             }),
-            written: began,
+            written: tokio::time::Instant::now(),
             has_read: false,
             has_failed: false,
         }
@@ -196,7 +196,7 @@ impl<S: AsyncWrite + AsFd + Unpin> AsyncWrite for Link<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let now = Instant::now();
+        let now = tokio::time::Instant::now();
         if now.duration_since(self.written) >= PAUSE {
             self.check()?;
         }

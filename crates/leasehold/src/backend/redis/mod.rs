@@ -53,6 +53,8 @@ use std::{fmt, sync::Arc, time::Duration};
 pub(crate) use cluster::slot;
 pub(crate) use cluster::{Cluster, GivenCluster};
 pub(crate) use discovery::GivenServer;
+#[cfg(feature = "sim")]
+pub use exchange::simulated::{AnswerForm, PlayedConnection};
 #[cfg(feature = "redis-1")]
 pub(crate) use redis::ConnectionInfo;
 #[cfg(feature = "sim")]
