@@ -218,3 +218,41 @@ async fn a_command_that_was_renamed_away_is_named() {
         assert_eq!(keys(&server), [""; 0], "{flavor}");
     }
 }
+
+/// Since 2026 servers refuse to tell of a command with another number of arguments than it takes (redis/redis#14847): then all was unknown.
+#[tokio::test]
+async fn a_server_that_wants_each_commands_own_number_of_arguments_is_asked_with_it() {
+    const STRICT: &str = "local theirs = redis
+        local redis = { acl_check_cmd = function(command, ...)
+            local known, many = theirs.call('COMMAND', 'INFO', command)[1], 1 + select('#', ...)
+            local arity = known and known[2] or -1
+            if arity > 0 and many ~= arity or many < -arity then
+                error('Wrong number of args for redis.acl_check_cmd()')
+            end
+            return theirs.acl_check_cmd(command, ...)
+        end }\n";
+    const ASK: &str = include_str!("../../src/backend/redis/scripts/rights.lua");
+    for server in servers() {
+        set_user(
+            &server,
+            &["on", ">secret", "~order:*", "+@all", "-time", "-hset"].map(str::to_owned),
+        );
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let _: () = redis::cmd("AUTH")
+            .arg("worker")
+            .arg("secret")
+            .query(&mut connection)
+            .unwrap();
+        for text in [ASK.to_owned(), format!("{STRICT}{ASK}")] {
+            let mut ask = redis::cmd("EVAL");
+            ask.arg(text)
+                .arg(0)
+                .arg("GET HSET TIME TYPE DEL HEXISTS ZADD NOSUCH")
+                .arg("order:1");
+            let told: [Vec<String>; 2] = ask.query(&mut connection).unwrap();
+            let expected = [vec!["HSET", "TIME"], vec!["NOSUCH"]];
+            assert_eq!(told, expected, "{}", server.flavor());
+        }
+    }
+}

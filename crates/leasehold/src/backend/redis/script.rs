@@ -235,7 +235,8 @@ pub(super) fn texts(reply: &Value) -> Option<Vec<String>> {
 
 /// A reply that no script of ours gives.
 pub(super) fn unexpected(reply: &Value) -> RedisError {
-    let reply = format!("{reply:?}");
+    // The beginning of a reply of megabytes says enough.
+    let reply: String = format!("{reply:?}").chars().take(80).collect();
     RedisError::from((
         ErrorKind::UnexpectedReturnType,
         "not an answer of this script",
@@ -250,6 +251,12 @@ mod tests {
     static PUBLISHES: Lazy =
         Lazy::new(|| Script::new("return redis.call('PUBLISH', KEYS[1], ARGV[1])"));
     static READS: Lazy = Lazy::new(|| Script::new("return redis.call('GET', KEYS[1])"));
+
+    #[test]
+    fn an_error_repeats_the_beginning_of_a_long_reply() {
+        let reply = Value::BulkString(vec![b'x'; 1 << 20]);
+        assert!(unexpected(&reply).to_string().len() < 200);
+    }
 
     fn sent(command: &Cmd) -> Vec<String> {
         let args = command.args_iter().filter_map(|arg| match arg {

@@ -20,7 +20,7 @@ use crate::{
     engine::queue::map::Queues,
     engine::queue::{Life, Phase, Queue, QueueState, Start},
     events::EventKind,
-    kind::Access,
+    kind::{Access, LockKind},
     owner::LeaseId,
     story, user_callback,
 };
@@ -112,6 +112,8 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     let settling = || queues.unsettled.begin(&queue.id.name);
     // Bug 290: to the other tasks of this process the name is being given back, not held.
     let settling = queue.id.is_of_task().then(settling);
+    // A name that does not stay is asked for behind the release. Only a reader may come in beside those that it lets in.
+    let next = next.filter(|next| next.stays || queue.id.kind == LockKind::RwLock);
     ReleaseStep::ToServer(Releasing {
         queue: Arc::clone(queue),
         holds: holds.map(|holds| queues.redisson_fairness.in_a_row(&queue.id, holds, now)),
@@ -542,8 +544,8 @@ pub(crate) struct NextTicket {
     pub(crate) stays: bool,
 }
 
-/// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
-/// is (B3).
+/// How this process goes on after the release, if a waiter is left: under a ticket of its own. A release that may give it the name is an
+/// ask of it (B3).
 pub(crate) fn next(
     queues: &Arc<Queues>,
     state: &mut Locked<'_, QueueState>,

@@ -230,7 +230,7 @@ impl Wire for ExclusiveWire {
             .call(runner.in_cluster, &self.release, &step.id, 8)
             .text(OwnerField::of(runner, step.lease))
             .text(Channel(&step.id));
-        let (next, holds) = (step.next.filter(|next| next.stays), step.holds);
+        let (next, holds) = (step.next, step.holds);
         // The shortest release has no such words. A fenced mutex always says how long tokens are kept: a waiter may be given some.
         if next.is_some()
             || holds.is_some()
