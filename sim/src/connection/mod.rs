@@ -232,8 +232,9 @@ impl Play {
 
     fn say(&mut self, what: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
-            let (now, taken) = (self.line.lock().now, self.line.lock().taken);
-            let now = now.as_secs_f64() * 1e3;
+            let line = self.line.lock();
+            let (now, taken) = (line.now.as_secs_f64() * 1e3, line.taken);
+            drop(line);
             if taken > self.shown {
                 trace.push(format!("{now:>8.1} ms  the socket has taken {taken} bytes"));
                 self.shown = taken;

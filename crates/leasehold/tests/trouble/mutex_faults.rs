@@ -348,9 +348,12 @@ async fn without_hand_off_a_release_wakes_one_waiter_of_many() {
             };
             count(&after) - count(&before)
         };
-        // A release each, which also asks for the next; were all woken, each would ask.
+        // A release each, and the ask of its process for the next; were all woken, the other process would ask as well.
         let (scripts, messages, all) = (of("evalsha"), of("publish"), 2 * 32 * ROUNDS);
-        assert!(scripts <= 2 * all, "{scripts} scripts for {all} locks");
+        assert!(
+            scripts <= 2 * all + all / 4,
+            "{scripts} scripts for {all} locks"
+        );
         assert!(
             messages <= all + all / 4,
             "{messages} messages for {all} locks"
