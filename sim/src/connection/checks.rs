@@ -1,4 +1,4 @@
-//! What must hold, looked at from both ends of the connection.
+//! The promises of a connection, checked from both of its ends.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -19,7 +19,7 @@ impl Play {
     /// So many requests have their answers.
     fn given(&self) -> usize {
         let offered = self.line().offered.len();
-        // One that a pause has kept from the socket is known to the connection alone.
+        // The connection alone knows of a request that a pause has kept from the socket.
         offered.saturating_sub(self.connection.sent())
     }
 

@@ -44,7 +44,7 @@ pub struct Played {
 pub enum LineEnd {
     /// Behind all that was said.
     Closed,
-    /// What was not read is lost.
+    /// The client loses all that it has not read.
     Reset,
 }
 
@@ -79,7 +79,7 @@ pub struct Line {
     pub refusal: Option<Refusal>,
     /// A write has failed. Behind this byte the client cannot know what has left.
     pub failed: Option<usize>,
-    /// What the server has said; how much of it has come, and was read; and where in it the answers of each request end, in order.
+    /// The server has said this; so much of it has come, and was read; and here the answers of each request end, in order.
     said: Vec<u8>,
     pub come: usize,
     read: usize,

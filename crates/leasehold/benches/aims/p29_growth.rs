@@ -44,10 +44,10 @@ const SPREAD: usize = 20_000;
 const GIVE_UP: usize = 50;
 const MS: Duration = Duration::from_millis(1);
 
-/// What is measured and on which side, and the costs of all rounds beside each number of others.
+/// For each measurement and side: the costs of all rounds, beside each number of others.
 type Costs = BTreeMap<(&'static str, &'static str), BTreeMap<usize, Vec<f64>>>;
 
-/// One look at a number of others.
+/// A look at the costs beside a number of others.
 struct Look<'a> {
     stage: &'a Stage,
     runtime: &'a Runtime,
@@ -224,7 +224,7 @@ impl Look<'_> {
         runtime.block_on(passing.end());
     }
 
-    /// What it costs the server that a client keeps its places in a fair queue, and how long that holds up all others at most.
+    /// A client keeps its places in a fair queue: how much that costs the server, and how long it holds up all others at most.
     fn kept(&mut self) {
         let server = &self.stage.server;
         server.cli(&["SLOWLOG", "RESET"]);

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{Connection, ConnectionOwner, Exchange, Link, Packed, Reader};
 
-/// What a request is answered with.
+/// The answers that a caller gets to its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerForm {
     /// The answer to its first command.
