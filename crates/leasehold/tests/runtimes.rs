@@ -519,7 +519,8 @@ fn a_runtime_may_stop_or_end_with_a_thousand_requests_under_way() {
             .url(server.url())
             .lease(2 * TIMEOUT)
             .operation_timeout(TIMEOUT);
-        let client = home.block_on(builder.connect()).unwrap();
+        // On the crowd's runtime, whose requests then have the connection that stops with it.
+        let client = crowded.block_on(builder.connect()).unwrap();
         let (rounds, errors) = crowd(&crowded, &client, TASKS);
         let goes_on = || {
             let began = Instant::now();
