@@ -8,7 +8,7 @@ use std::{
     panic,
     sync::{
         Arc, Mutex, Once, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -480,91 +480,4 @@ fn a_runtime_that_ends_in_the_middle_of_a_lock_leaves_nothing_behind() {
     }
     let after: HashSet<String> = panics().into_iter().collect();
     assert_eq!(after, before);
-}
-
-/// Many tasks of `runtime` take and give back a name each, over and over. Returns how many rounds they have made, and what went wrong.
-fn crowd(
-    runtime: &Runtime,
-    client: &Client,
-    tasks: usize,
-) -> (Arc<AtomicUsize>, Arc<Mutex<Vec<Error>>>) {
-    let (rounds, errors) = (
-        Arc::<AtomicUsize>::default(),
-        Arc::<Mutex<Vec<Error>>>::default(),
-    );
-    for number in 0..tasks {
-        let mutex = client.mutex(format!("order:{number}"));
-        let (rounds, errors) = (Arc::clone(&rounds), Arc::clone(&errors));
-        runtime.spawn(async move {
-            loop {
-                let round = async { mutex.lock().await?.release().await };
-                if let Err(error) = round.await {
-                    errors.lock().unwrap().push(error);
-                }
-                rounds.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-    }
-    (rounds, errors)
-}
-
-/// With so many requests under way, answers wait for the runtime in the socket and behind each other.
-#[test]
-fn a_runtime_may_stop_or_end_with_a_thousand_requests_under_way() {
-    const TASKS: usize = 1000;
-    const TIMEOUT: Duration = Duration::from_secs(1);
-    for server in servers() {
-        let (home, crowded) = (two_threads(), one_thread());
-        let builder = Client::builder()
-            .url(server.url())
-            .lease(2 * TIMEOUT)
-            .operation_timeout(TIMEOUT);
-        // On the crowd's runtime, whose requests then have the connection that stops with it.
-        let client = crowded.block_on(builder.connect()).unwrap();
-        let (rounds, errors) = crowd(&crowded, &client, TASKS);
-        let goes_on = || {
-            let began = Instant::now();
-            home.block_on(async { lock(&client, "order:home").await.release().await.unwrap() });
-            assert!(
-                began.elapsed() < TIMEOUT / 2,
-                "{}: it waits for the crowd",
-                server.flavor()
-            );
-        };
-        let until = |enough| {
-            let go_on = async {
-                while rounds.load(Ordering::Relaxed) < enough {
-                    tokio::task::yield_now().await;
-                }
-            };
-            let gone_on = crowded.block_on(async { tokio::time::timeout(SOON, go_on).await });
-            assert!(gone_on.is_ok(), "{}: the crowd stands", server.flavor());
-        };
-        until(TASKS);
-
-        // No thread drives its runtime for longer than any request may take, so this test waits out that time. Each answer has come meanwhile,
-        // and counts.
-        thread::scope(|scope| {
-            scope.spawn(goes_on);
-            thread::sleep(TIMEOUT + TIMEOUT / 4);
-        });
-        until(rounds.load(Ordering::Relaxed) + TASKS);
-        let said = std::mem::take(&mut *errors.lock().unwrap());
-        assert!(
-            said.is_empty(),
-            "{}: {} errors: {:?}",
-            server.flavor(),
-            said.len(),
-            said.first()
-        );
-
-        // It ends: what was under way is given up, and the client goes on.
-        drop(crowded);
-        goes_on();
-        wait_until(SOON, "all names are free", || {
-            keys(&server).iter().all(|key| key.contains(":gone:"))
-        });
-        drop(client);
-        home.block_on(assert_nothing_left(&server, "a crowd"));
-    }
 }
